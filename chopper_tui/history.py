@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from chopper_core.columns.derived import is_difference
 from chopper_core.columns.filter import only
-from chopper_core.model.table import ACTIVITY
+from chopper_core.model.table import ACTIVITY, LEVELS, is_split
 from chopper_core.model.view import (
     RUN_LEVEL,
     Baseline,
     View,
+    child_of,
     enter,
     with_view,
 )
@@ -167,16 +168,32 @@ def mark_of(view: View, label: str) -> Mark:
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
 
 
+def mark_of_row(view: View, level: str, label: str | None) -> Mark | None:
+    """The mark of a row, in any table whose rows are places of the tree; None for other rows."""
+    if label is None:
+        return None
+    if not view.name:
+        return mark_of(view, label)
+    if not (level in LEVELS or is_split(level)) or level in dict(view.scope):
+        return None
+    there = child_of(view, level, label)
+    return Mark(there.order, there.path)
+
+
 def toggled(marks: Marks, mark: Mark) -> Marks:
     rest = tuple(old for old in marks if not _same(old, mark))
     return rest if len(rest) < len(marks) else (*marks, mark)
 
 
-def marked_in(marks: Marks, view: View) -> frozenset[str]:
-    """The labels of a view's marked rows; rows of other views are not nodes."""
+def marked_in(marks: Marks, view: View, level: str = "") -> frozenset[str]:
+    """The labels of a view's marked rows; in the tree its level is that of its order."""
     runs = frozenset(mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,))
-    if runs or view.name:
+    if runs or not marks:
         return runs
+    if view.name:
+        row = mark_of_row(view, level, "")
+        there = None if row is None else row.parent
+        return frozenset(mark.path[-1] for mark in marks if mark.parent == there)
     if view.is_leaf:
         own = Mark(view.order, view.path)
         return frozenset(view.path[-1:] if any(_same(mark, own) for mark in marks) else ())
@@ -184,8 +201,8 @@ def marked_in(marks: Marks, view: View) -> frozenset[str]:
     return frozenset(mark.path[-1] for mark in marks if mark.parent == here)
 
 
-def comparison(marks: Marks, view: View, label: str | None) -> View:
-    """The view that compares the marked rows, or the marked one with a view's row.
+def comparison(marks: Marks, view: View, row: Mark | None) -> View:
+    """The view that compares the marked rows, or the marked one with the cursor's row.
 
     Of two the first is the baseline of the other; more are shown alone in the table that they
     share. Raises UsageError where there is nothing to compare.
@@ -193,8 +210,8 @@ def comparison(marks: Marks, view: View, label: str | None) -> View:
     if not marks:
         raise UsageError("nothing is marked; space marks the row under the cursor")
     chosen = list(marks)
-    if len(chosen) == 1 and label is not None and not view.name:
-        chosen.append(mark_of(view, label))
+    if len(chosen) == 1 and row is not None:
+        chosen.append(row)
     view = replace(view, name="", by="", of="")
     if len(chosen) > 2:
         return _alone(chosen, view)

@@ -70,6 +70,8 @@ class Action(Struct, frozen=True):
     """The view in which its keys hold, before those of all views; empty: all views."""
     while_busy: bool = False
     """Whether it is performed at once while a step takes long."""
+    can: Callable[[Any], bool] | None = None
+    """Whether it does something at the cursor, for the key line; None: it always does."""
     cancels: bool = False
     """Whether it cancels a step that takes long, instead of waiting for it."""
 

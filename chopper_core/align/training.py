@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
+from chopper_core.model.experts import ExpertTokens
 from chopper_core.model.side_table import SideTables, side_tables
 from chopper_core.model.training import (
     FIGURES,
@@ -49,7 +50,7 @@ def joined_logs(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource
     )
     names = [name for log in logs for name in log.phases]
     phases = _phases(rows, [*dict.fromkeys(names)])
-    failed = _out_of_memory(rows, logs)
+    others = _out_of_memory(rows, logs), _experts(rows, logs)
     stated = dict(enumerate(is_stated))
     sources = tuple(
         LogSource(
@@ -65,7 +66,7 @@ def joined_logs(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource
         )
         for place, log in enumerate(logs)
     )
-    return side_tables(steps, phases, failed), sources
+    return side_tables(steps, phases, *others), sources
 
 
 _Rows = dict[str, AnyArray]
@@ -197,31 +198,60 @@ def _with_times(rows: _Rows, logs: int) -> tuple[_Rows, list[bool]]:
     return found, has_stated.tolist()
 
 
+class _LinesOfFile:
+    """Where in the steps of a job lines of a log are that aren't about a step themselves."""
+
+    def __init__(self, rows: _Rows, file: int) -> None:
+        self._rows = rows
+        self._own = np.flatnonzero(rows["file"] == file)
+
+    def of(self, rank: int, line: int) -> dict[str, int]:
+        """The attempt and the last step that the rank logged before, else that any rank did."""
+        rows = self._rows
+        before = self._own[rows["line"][self._own] < line]
+        of_rank = before[rows["rank"][before] == rank]
+        before = of_rank if len(of_rank) else before
+        if not len(before):
+            return {"rank": rank, "attempt": 0, "step": UNKNOWN}
+        last = before[rows["line"][before].argmax()]
+        return {"rank": rank} | {name: int(rows[name][last]) for name in ("attempt", "step")}
+
+
 def _out_of_memory(rows: _Rows, logs: Sequence[TrainerLog]) -> FailedAllocations:
-    """The allocations that failed, each behind the last step that its rank logged before it, else
-    that any rank did. A message that is printed again, with its rank or without, counts once."""
+    """The allocations that failed, each behind the last step before it. A message that is printed
+    again, with its rank or without, counts once."""
     found: dict[tuple[int, ...], dict[str, int]] = {}
     for file, log in enumerate(logs):
-        own = np.flatnonzero(rows["file"] == file) if log.failed else np.empty(0, np.intp)
+        if not log.failed:
+            continue
+        places = _LinesOfFile(rows, file)
         for each in log.failed:
-            before = own[rows["line"][own] < each.rows]
-            of_rank = before[rows["rank"][before] == each.rank]
-            before = of_rank if len(of_rank) else before
-            attempt, step = 0, UNKNOWN
-            if len(before):
-                last = before[rows["line"][before].argmax()]
-                attempt, step = int(rows["attempt"][last]), int(rows["step"][last])
+            place = places.of(each.rank, each.rows)
             sizes = structs.asdict(each.failed)
             del sizes["before"]
-            key = (attempt, *sizes.values())
+            key = (place["attempt"], *sizes.values())
             if each.rank == UNKNOWN and any(known[1:] == key for known in found):
                 continue
             found.pop((UNKNOWN, *key), None)
-            unknown = {"largest_bytes": UNKNOWN}
-            found[each.rank, *key] = {
-                "rank": each.rank, "attempt": attempt, "step": step, **sizes, **unknown
-            }  # fmt: skip
+            found[each.rank, *key] = {**place, **sizes, "largest_bytes": UNKNOWN}
     return FailedAllocations.of([*found.values()])
+
+
+def _experts(rows: _Rows, logs: Sequence[TrainerLog]) -> ExpertTokens:
+    """The tokens of experts, each list behind the last step before it."""
+    found: list[tuple[dict[str, int], Sequence[float]]] = []
+    for file, log in enumerate(logs):
+        if not log.experts:
+            continue
+        places = _LinesOfFile(rows, file)
+        known: dict[tuple[int, int], dict[str, int]] = {}
+        for each in log.experts:
+            # A step has a list per layer behind the same row.
+            place = known.setdefault((each.rank, each.rows), {})
+            if not place:
+                place.update(places.of(each.rank, each.rows))
+            found.append(({**place, "layer": each.layer}, each.counts))
+    return ExpertTokens.of(found)
 
 
 def _phases(rows: _Rows, names: Sequence[str]) -> TrainedPhases:

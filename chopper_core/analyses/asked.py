@@ -28,7 +28,9 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked
 
 SEPARATOR: Final = ";"
-_FORMS: Final = "as peers, x0.8, at peak, hidden, no contention, contention as peers, clock=2100"
+_FORMS: Final = (
+    "as peers, balanced, x0.8, at peak, hidden, no contention, contention as peers, clock=2100"
+)
 _HELP: Final = (
     f"a question is a change ({_FORMS}), after what it changes in the filter language (gpu:5 "
     "layer:21 as peers, operation:mlp_dp x0.8, host x0, launch x0, memory x0.9, comm hidden); or "
@@ -36,8 +38,9 @@ _HELP: Final = (
 )
 SHORT: Final = {"no stragglers": "as peers", "no host gaps": "host x0"}
 _CHANGE: Final = re.compile(
-    r"(?:(?P<of>.*?)\s+)?(?P<change>as peers|at peak|hidden|no contention|contention as peers"
-    r"|[x×](?P<factor>\d+(?:\.\d+)?)|clock[=:](?P<mhz>\d+(?:\.\d+)?)(?:\s?mhz)?)",
+    r"(?:(?P<of>.*?)\s+)?(?P<change>as peers|balanced|at peak|hidden|no contention"
+    r"|contention as peers|[x×](?P<factor>\d+(?:\.\d+)?)"
+    r"|clock[=:](?P<mhz>\d+(?:\.\d+)?)(?:\s?mhz)?)",
     re.IGNORECASE,
 )
 _TERM: Final = re.compile(
@@ -196,6 +199,8 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
         raise UsageError(f"{question!r}: host work takes as peers or x0.8")
     if found["mhz"]:
         return questions.at_clock(run, graph, chosen.rows, float(found["mhz"]))
+    if change == "balanced":
+        return questions.balanced(run, graph, chosen.rows)
     if change == "at peak":
         return questions.at_peak(run, graph, chosen.rows)
     if change == "as peers":

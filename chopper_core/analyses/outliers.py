@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.columns import Values
-from chopper_core.util.arrays import Mask
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import median_of
 
@@ -29,6 +29,12 @@ class Outliers(Struct, frozen=True):
     """The largest distance from the median that is no outlier, in the column's unit."""
 
 
+def spread_limit(known: Float64) -> float:
+    """The largest distance from the median of known values that is no outlier; 0 where half of them
+    are equal."""
+    return FACTOR * MAD_TO_SIGMA * median_of(np.abs(known - median_of(known)))
+
+
 def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     """The counted rows with |x - median| > 3.5 x 1.4826 x MAD; missing values take no part.
 
@@ -41,10 +47,8 @@ def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     if len(known) < MIN_VALUES:
         count = f"{len(known)} value{'s' * (len(known) != 1)}"
         raise UsageError(f"outliers need at least {MIN_VALUES} values, and the column has {count}")
-    median = median_of(known)
-    mad = median_of(np.abs(known - median))
-    if mad == 0:
+    median, limit = median_of(known), spread_limit(known)
+    if limit == 0:
         raise UsageError("no outliers: half of the values equal the median, so the MAD is 0")
-    limit = FACTOR * MAD_TO_SIGMA * mad
     rows = np.flatnonzero(np.abs(numbers - median) > limit)
     return Outliers(tuple(int(row) for row in rows), median, limit)

@@ -254,6 +254,7 @@ def metric(
     missing: str = "",
     theme: Theme = Theme.TIME,
     needs_times: bool = True,
+    signed: bool = False,
 ) -> Callable[[Compute], Compute]:
     """Register a function whose docstring is the definition; `missing` is why a node lacks it."""
 
@@ -261,7 +262,7 @@ def metric(
         text = definition or " ".join((compute.__doc__ or "").split())
         register(
             Metric(
-                name, unit, title, reduces, text, compute, source, missing,
+                name, unit, title, reduces, text, compute, source, missing, signed,
                 theme=theme, needs_times=needs_times,
             )
         )  # fmt: skip

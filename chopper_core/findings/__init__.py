@@ -50,6 +50,7 @@ MODULES: Final = (
     "missing",
     "training",
     "memory",
+    "experts",
 )
 RULES: Final[tuple[FindingRule, ...]] = tuple(
     each

@@ -190,7 +190,10 @@ def _bound(
             "; the trace doesn't show what for: an event of another stream, of the host or of "
             "another GPU, work of before the trace, or the dispatch of each kernel"
         )
-        if main is not None and main.what in (*WAITING, LAUNCH_CALLS):
+        if main is not None and main.what in WAITING:
+            doing = f"; for {_share(charges, main)} of it the hosts block in {main.text}, and the "
+            doing += "trace doesn't show what the work and they wait for"
+        elif main is not None and main.what == LAUNCH_CALLS:
             doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
         if main is not None and main.what in WAITING:
             call = shortened(main.name or main.what)

@@ -202,8 +202,8 @@ def in_groups(
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
         for each in sorted(level, key=lambda each: each.rank):
             finding = each.finding
-            if finding.saving_ns is not None:
-                finding = replace(finding, saving_ns=min(finding.saving_ns, most_ns))
+            if finding.saving_ns is not None and finding.saving_ns > most_ns:
+                finding = replace(finding, saving_ns=most_ns, alone_ns=finding.saving_ns)
             listed.append(((each.rule, finding), whose))
             walk(each.parts, len(listed) - 1, finding.saving_ns or most_ns)
 

@@ -50,7 +50,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_class
+from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_classes
 
 LEAST, EXPECTED, MOST = range(3)
 _ROUNDS: Final = 4
@@ -68,7 +68,7 @@ _ENDS: Final = 0.05
 """Of the step, at most, the communication at its ends that nothing can hide; larger collectives can
 be split."""
 
-_ONCE: Final = ("as peers", "at peak", "hidden", "clock")
+_ONCE: Final = ("as peers", "balanced", "at peak", "hidden", "clock")
 """The forms that give a node its time, instead of changing the one that it has."""
 _FREE: Final = -(1 << 60)
 """The lag of an edge that holds nothing back."""
@@ -615,7 +615,8 @@ def bound_by_memory(run: Run) -> Mask:
     table, chip = run.table, run.hardware
     used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
     bound = np.zeros(len(table.names), np.bool_)
-    bound[used] = [kernel_class(table.names[code]) not in MATRIX_CLASSES for code in used.tolist()]
+    classes = kernel_classes([table.names[code] for code in used.tolist()])
+    bound[used] = [each not in MATRIX_CLASSES for each in classes]
     found = bound[table.kernel]
     flops, moved = (table.measured.get(name) for name in (FLOPS, MODEL_BYTES))
     if chip is not None and flops is not None and moved is not None:
@@ -682,6 +683,33 @@ def at_peak(run: Run, graph: StepGraph, chosen: Mask) -> Change:
         return np.stack([least, like, like])[:, own]
 
     return Change(acts[every[own]], new)
+
+
+def balanced(run: Run, graph: StepGraph, chosen: Mask) -> Change:
+    """The same work in all, shared evenly: each GPU that computes in an operation of a layer and
+    step takes the mean time of them all there."""
+    table, acts = run.table, graph.activities
+    rows = graph.row[acts]
+    own = np.flatnonzero(chosen[rows] & (table.kind[rows] == Kind.COMPUTE))
+    if len(distinct(table.gpu[rows[own]])) < 2:
+        raise NothingToShow("no compute of several GPUs is chosen: nothing can be shared")
+    labels = [getattr(table, name)[rows[own]] for name in ("iteration", "phase", "layer")]
+    # Names may list what differs, such as tokens.
+    names = [each.partition("[")[0] for each in table.operations]
+    same = np.array([names.index(each) for each in names] + [NO_LABEL], np.int64)
+    labels.append(same[table.operation[rows[own]]])
+    cells, cell = combined([each.astype(np.int64) for each in labels])
+    shares, share = combined([cell.astype(np.int64), table.gpu[rows[own]].astype(np.int64)])
+    of_cell = shares[:, 0].astype(np.intp)
+
+    def new(work: Float64) -> Float64:
+        time = work[acts[own]]
+        sums = sums_of(time, share, len(shares))
+        means = means_of(sums, of_cell, len(cells))
+        factors: Float64 = means[of_cell] / np.maximum(sums, 1.0)
+        return time * factors[share]
+
+    return Change(acts[own], new)
 
 
 def hidden(run: Run, graph: StepGraph, chosen: Mask) -> Change:

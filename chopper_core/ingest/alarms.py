@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import nan
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.step_times import step_times
+from chopper_core.analyses.training import job_steps
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TRACKS
@@ -32,6 +34,11 @@ _USUAL: Final = 50
 """The moving median is that of so many steps or samples before."""
 
 
+Found = tuple[str, bool, tuple[float, float, bool]]
+"""A sentence, whether it holds now, and value, limit and whether the value is above it."""
+_NOTHING: Final[Found] = "", False, (nan, nan, True)
+
+
 class Alarm(Struct, frozen=True):
     """A limit: `step_time>+5%`, `gfx_mhz<1500 for 10s`; % are of the usual or the baseline."""
 
@@ -42,8 +49,11 @@ class Alarm(Struct, frozen=True):
     is_relative: bool
     for_s: float
 
+    def limit_of(self, usual: float) -> float:
+        return usual * (1 + self.limit / 100) if self.is_relative else self.limit
+
     def beyond(self, values: Float64, usual: float) -> Mask:
-        limit = usual * (1 + self.limit / 100) if self.is_relative else self.limit
+        limit = self.limit_of(usual)
         return values > limit if self.is_above else values < limit
 
 
@@ -77,20 +87,22 @@ class AlarmWatch:
         base = next(iter(run.others.values()), None)
         for alarm in self.alarms:
             if alarm.name == STEP_TIME:
-                for text, holds in self._of_steps(run, recent, base, alarm):
-                    recent.note(alarm.text, STEP_TIME, None, text, holds=holds)
+                for text, holds, figures in self._of_steps(run, recent, base, alarm):
+                    recent.note(alarm.text, STEP_TIME, None, text, holds=holds, figures=figures)
                 continue
             for (name, gpu), series in recent.series.items():
                 if name == alarm.name and len(series):
                     since_ns = self._newest_ns.get((name, gpu))
-                    text, holds = _of_signal(series, alarm, since_ns, _usual(base, name, gpu))
-                    recent.note(alarm.text, name, gpu, text and f"GPU {gpu}: {text}", holds=holds)
+                    usual = _usual(base, name, gpu)
+                    text, holds, figures = _of_signal(series, alarm, since_ns, usual)
+                    said = text and f"GPU {gpu}: {text}"
+                    recent.note(alarm.text, name, gpu, said, holds=holds, figures=figures)
         known = {key: each for key, each in recent.series.items() if len(each)}
         self._newest_ns = {key: int(each.begins_ns[-1]) for key, each in known.items()}
 
     def _of_steps(
         self, run: Run, recent: RecentSamples, base: Run | None, alarm: Alarm
-    ) -> Iterator[tuple[str, bool]]:
+    ) -> Iterator[Found]:
         """A sentence per new step, '' within the limit, and whether it is the newest."""
         times_ms, numbers = _steps_of(run, recent)
         if not numbers:
@@ -112,13 +124,17 @@ class AlarmWatch:
                     f", {100 * (times_ms[at] / usual - 1):+.1f} % to {whose}" if usual > 0 else ""
                 )
                 text = f"iteration {numbers[at]} took {times_ms[at]:.4g} ms{change} ({alarm.text})"
-            yield text, at == len(numbers) - 1
+            figures = float(times_ms[at]), alarm.limit_of(usual), alarm.is_above
+            yield text, at == len(numbers) - 1, figures
 
 
 def _steps_of(run: Run, recent: RecentSamples) -> tuple[Float64, list[int]]:
     """The times of steps in ms, and their numbers: of a job that publishes each, all of them but
     those that a profiler slows."""
-    if len(job := recent.steps.job()):
+    job = recent.steps.job()
+    if not len(job):
+        job = job_steps(run)
+    if len(job):
         own = ~job.profiled
         return job.time_ns[own] / 1e6, job.number[own].tolist()
     steps = None if run.is_sampled_only else step_times(run, View(run.name))
@@ -128,9 +144,7 @@ def _steps_of(run: Run, recent: RecentSamples) -> tuple[Float64, list[int]]:
     return steps.each_ns[order] / 1e6, np.array(steps.iterations)[order].tolist()
 
 
-def _of_signal(
-    series: ThinnedSamples, alarm: Alarm, since_ns: int | None, usual: float
-) -> tuple[str, bool]:
+def _of_signal(series: ThinnedSamples, alarm: Alarm, since_ns: int | None, usual: float) -> Found:
     """What a new sample is beyond for long enough, '' for nothing; whether the newest one is."""
     begins, values = series.begins_ns, series.figures[1]
     newest = len(begins) - 1
@@ -140,7 +154,7 @@ def _of_signal(
     if not np.isfinite(usual) and begin:
         usual = median_of(values[max(begin - _USUAL, 0) : begin])
     if alarm.is_relative and not np.isfinite(usual):
-        return "", False
+        return _NOTHING
     beyond = alarm.beyond(values[begin:], usual)
     # How long each sample and all before it have been beyond the limit.
     last_good = np.maximum.accumulate(np.where(beyond, -1, np.arange(len(beyond))))
@@ -148,10 +162,12 @@ def _of_signal(
     rings = np.flatnonzero(beyond & (held_s >= alarm.for_s * _ALMOST))
     rings = rings[rings >= first - begin]
     if not len(rings):
-        return "", False
+        return _NOTHING
     title, unit = TRACKS[alarm.name].title, TRACKS[alarm.name].unit
     holds = bool(rings[-1] == len(beyond) - 1)
-    return f"{title} {values[begin + rings[-1]]:.4g} {unit} ({alarm.text})", holds
+    value = float(values[begin + rings[-1]])
+    figures = value, alarm.limit_of(usual), alarm.is_above
+    return f"{title} {value:.4g} {unit} ({alarm.text})", holds, figures
 
 
 def _usual(base: Run | None, name: str, gpu: int) -> float:

@@ -2,31 +2,120 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
+from shutil import which
+from threading import Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from chopper_core.record.gpus import open_library
-from chopper_core.record.sampler import GpuSampler, LineFile
+from chopper_core.record.sampler import TOOLS, GpuSampler, LineFile, tool_command
 from chopper_core.sources.telemetry.dcgm import scraped_lines
+from chopper_core.util.children import ending_with_parent
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.memory import internal_error
 
 Feed = Callable[[], None]
 """Appends what is new to a file; raises DataError."""
 _TIMEOUT_S: Final = 2.0
 _MAX_BYTES: Final = 1 << 24
+_MAX_OWN_BYTES: Final = 4 << 20
+"""Samples of a file of ours: older ones are kept in memory, thinned."""
+_LATE_S: Final = 3.0
+
+
+class FeedCall:
+    """A call of a feed in a thread of its own: a driver that hangs holds up nobody."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed, self._problem = feed, ""
+        self._began_s = time.monotonic()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._feed()
+        except (DataError, OSError) as error:
+            self._problem = str(error)
+        except Exception as error:  # The libraries' errors have no common class.
+            self._problem = internal_error(error)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def problem_after(self, wait_s: float) -> str:
+        """What went wrong, waiting so long for an end; '' for nothing."""
+        self._thread.join(wait_s)
+        if self.is_done:
+            return self._problem
+        since_s = time.monotonic() - self._began_s
+        return f"no answer for {since_s:.0f} s" if since_s >= _LATE_S else ""
 
 
 def node_feed(folder: Path) -> Feed:
-    """The GPUs of this node, read only; raises DataError without any, or their library."""
+    """The GPUs of this node, read only: through their library, else a tool that runs along.
+
+    Raises DataError without any GPU, or what reads it.
+    """
+    path = folder / "gpus.csv"
     library, reasons = open_library()
-    if library is None:
+    if library is not None:
+        sampler = GpuSampler(library)
+        file = LineFile(path, sampler.heading, _MAX_OWN_BYTES)
+        known = library
+
+        def feed() -> None:
+            lines = sampler.lines()
+            file.write(lines)
+            if not lines and known.failed:
+                raise DataError(next(reversed(known.failed)))
+
+        return feed
+    tool = next(filter(which, TOOLS), None)
+    if tool is None:
         raise DataError(f"no GPU can be read on this node: {'; '.join(reasons)}")
-    sampler = GpuSampler(library)
-    file = LineFile(folder / "gpus.csv", sampler.heading)
-    return lambda: file.write(sampler.lines())
+    return ToolFeed(tool, path)
+
+
+class ToolFeed:
+    """A tool whose lines come from its standard output, for as long as this process lives."""
+
+    def __init__(self, tool: str, path: Path) -> None:
+        self._tool, self._path = tool, path
+        self._lines: Queue[str] = Queue()
+        self._file: LineFile | None = None
+        self._process = subprocess.Popen(
+            tool_command(tool),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            preexec_fn=ending_with_parent(),
+        )
+        Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+
+    def __call__(self) -> None:
+        """Add the lines that came; raises DataError once the tool has ended."""
+        lines = [self._lines.get() for _ in range(self._lines.qsize())]
+        if lines and self._file is None:
+            self._file = LineFile(self._path, lines.pop(0), _MAX_OWN_BYTES)
+        if self._file is not None:
+            self._file.write(lines)
+        code = self._process.poll()
+        if code is not None and not lines:
+            raise DataError(f"{self._tool} ended with exit code {code}")
 
 
 def scrape_feed(folder: Path, number: int, url: str) -> Feed:
@@ -48,7 +137,8 @@ def scrape_feed(folder: Path, number: int, url: str) -> Feed:
             return super().redirect_request(*given)
 
     opener = build_opener(SameHost)
-    file = LineFile(folder / f"scrape{number}.prom", "# HELP gpu Metrics of an exporter.")
+    heading = "# HELP gpu Metrics of an exporter."
+    file = LineFile(folder / f"scrape{number}.prom", heading, _MAX_OWN_BYTES)
 
     def feed() -> None:
         try:

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import isfinite
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -16,10 +17,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.step_times import step_times
+from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import STALL, STEP_TIME, AlarmWatch
 from chopper_core.ingest.batches import read_again
-from chopper_core.ingest.feeds import Feed
+from chopper_core.ingest.feeds import Feed, FeedCall
 from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
@@ -28,7 +30,7 @@ from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles, deleted_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import AlarmEvent, RecentSamples
-from chopper_core.model.recent_steps import JobSteps
+from chopper_core.model.recent_steps import NO_STEPS, JobSteps
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.record.manifest import MANIFEST, is_ring
@@ -61,6 +63,8 @@ _SHARE: Final = 50
 """Reading telemetry again as a whole takes at most one part in so many of the time."""
 _PAUSE: Final = 2
 """Between two readings is at least so many times as long as one takes."""
+_FEED_S: Final = 0.5
+"""So long a look waits for a library or an exporter."""
 _END_BYTES: Final = 1 << 10
 _NEAR_NS: Final = 6 * 10**9
 """A sample a second holds for up to five."""
@@ -85,6 +89,7 @@ class Follower:
         """Reads several runs side by side."""
         self.alarms = AlarmWatch(())
         self.feeds: tuple[Feed, ...] = ()
+        self._feeding: dict[int, FeedCall] = {}
         self.problem = ""
         """Why the run can't be read as its files are now."""
         self._overrides, self._jobs = overrides, jobs
@@ -94,6 +99,8 @@ class Follower:
         self._folder = atomic.temporary_path(folder / "followed", "new")
         self._tails: dict[Path, Tail] = {}
         self._logs = LogTails()
+        self._stale: frozenset[tuple[str, int]] = frozenset()
+        """Signals of GPUs without news, as of the last look."""
         self._steps = StepTails()
         self._of_trainers: set[Path] = set()
         """The files that are trainers' logs."""
@@ -124,12 +131,15 @@ class Follower:
         return folder
 
     def _feed(self) -> None:
-        for feed in self.feeds:
-            try:
-                feed()
-                self.problem = ""
-            except (DataError, OSError) as error:
-                self.problem = str(error)
+        """Have each feed add what is new; one that hangs is waited for an instant."""
+        problems = []
+        for number, feed in enumerate(self.feeds):
+            call = self._feeding.get(number)
+            if call is None or call.is_done:
+                call = self._feeding[number] = FeedCall(feed)
+            problems.append(call.problem_after(_FEED_S))
+        if self.feeds:
+            self.problem = "; ".join(filter(None, problems))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -205,7 +215,8 @@ class Follower:
         came = [tail.read(self.recent, self.run) for tail in [*self._tails.values()]]
         came.append(self._tail_steps())
         self.alarms.look(self.run, self.recent)
-        return any(came)
+        stale, self._stale = self._stale, self.recent.stale(time.time())
+        return any(came) or stale != self._stale
 
     def _tail_steps(self) -> bool:
         """Read new steps; False without any, and without news of a stall."""
@@ -334,7 +345,7 @@ def follow_lines(follower: Follower) -> Iterator[Escaped]:
     """A line of JSON per new step, alarm and time with samples, until the run has ended."""
     steps: set[int] = set()
     start = published = -1
-    told: list[AlarmEvent] = []
+    told: set[tuple[int, bool]] = set()
     samples, at_rest = NewSamples(), 0
     while at_rest < _LOOKS or not follower.recent.has_ended:
         run, recent = follower.run, follower.recent
@@ -344,28 +355,32 @@ def follow_lines(follower: Follower) -> Iterator[Escaped]:
             for number in sorted(rows.keys() - steps):
                 yield _line(step=number, step_time_ns=rows[number], gpus=len(times.gpus))
             steps |= rows.keys()
-        job, born = recent.steps.job(), recent.steps.born_ns
+        job = NO_STEPS if run is None else job_steps(run)
+        born, word = recent.steps.born_ns, "published_step"
+        if not recent.steps and run is not None and (training := training_of(run)) is not None:
+            born, word = -training.attempts[-1] - 2, "logged_step"
         if born != start:
             start, published = born, -1
         for place in np.flatnonzero(job.number > published).tolist():
-            yield _line(**_described_step(job, place))
+            yield _line(**_described_step(job, place, word))
         published = max([published, *job.number[-1:].tolist()])
         for time_ns, gpus in samples.of(recent):
             yield _line(time_ns=time_ns, gpus=gpus)
         for event in recent.events:
-            if event not in told:
-                yield _line(alarm=event.text)
-        told = recent.events
+            now = (id(event), event.holds)
+            if now not in told:
+                yield _line(**_described_alarm(event))
+        told = {(id(event), event.holds) for event in recent.events}
         time.sleep(follower.every_s)
         is_new = follower.poll() is not None
         has_come = follower.tail() or is_new or follower.is_reading
         at_rest = 0 if has_come else at_rest + 1
 
 
-def _described_step(job: JobSteps, place: int) -> dict[str, object]:
-    """A published step, with what is known of it."""
+def _described_step(job: JobSteps, place: int, word: str) -> dict[str, object]:
+    """A step that processes publish, or that a log has, with what is known of it."""
     return {
-        "published_step": int(job.number[place]),
+        word: int(job.number[place]),
         "step_time_ns": float(job.time_ns[place]),
         "end_ns": int(job.end_ns[place]),
         "ranks": int(job.ranks[place]),
@@ -373,6 +388,21 @@ def _described_step(job: JobSteps, place: int) -> dict[str, object]:
         "evaluation_ns": float(job.evaluation_ns[place]),
         "checkpoint_ns": float(job.checkpoint_ns[place]),
         "profiled": bool(job.profiled[place]),
+    }
+
+
+def _described_alarm(event: AlarmEvent) -> dict[str, object]:
+    """An alarm that began, or that ended."""
+    return {
+        "alarm": event.text,
+        "state": "holds" if event.holds else "ended",
+        "limit_text": event.alarm,
+        "signal": event.name,
+        "gpu": event.gpu,
+        "value": event.value,
+        "limit": event.limit,
+        "began_ns": round(event.began_s * 1e9),
+        "ended_ns": round(event.ended_s * 1e9) if isfinite(event.ended_s) else None,
     }
 
 
@@ -385,22 +415,35 @@ class NewSamples:
         """The newest sample of the first look."""
 
     def of(self, recent: RecentSamples) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
-        """The time of samples, and their values by GPU and signal."""
-        found: dict[int, dict[str, dict[str, float]]] = {}
-        for key, series in sorted(recent.series.items(), key=lambda item: item[0][::-1]):
+        """The first time of each tick, and the values of all its samples by GPU and signal.
+
+        Samplers read one GPU after the other: samples within a period are of one tick.
+        """
+        found: list[tuple[int, str, str, float]] = []
+        period_ns = min((each.period_ns for each in recent.series.values()), default=0)
+        for (name, gpu), series in recent.series.items():
             if not len(series):
                 continue
-            name, gpu = key
             begins, newest = series.begins_ns, len(series) - 1
-            since = self._newest_ns.get(key, self._begin_ns)
+            since = self._newest_ns.get((name, gpu), self._begin_ns)
             first = newest if since is None else int(np.searchsorted(begins, since, "right"))
-            for at in range(first, newest + 1):
-                gpus = found.setdefault(int(begins[at]), {})
-                gpus.setdefault(str(gpu), {})[name] = float(series.figures[1, at])
-            self._newest_ns[key] = max(int(begins[newest]), since or 0)
+            found += [
+                (int(begins[at]), str(gpu), name, float(series.figures[1, at]))
+                for at in range(first, newest + 1)
+            ]
+            self._newest_ns[name, gpu] = max(int(begins[newest]), since or 0)
+        found.sort()
         if self._begin_ns is None and found:
-            self._begin_ns = max(found)
-        yield from sorted(found.items())
+            self._begin_ns = found[-1][0]
+        tick_ns, gpus = 0, dict[str, dict[str, float]]()
+        for time_ns, label, name, value in found:
+            if gpus and (name in gpus.get(label, ()) or time_ns - tick_ns >= period_ns):
+                yield tick_ns, gpus
+                gpus = {}
+            tick_ns = tick_ns if gpus else time_ns
+            gpus.setdefault(label, {})[name] = value
+        if gpus:
+            yield tick_ns, gpus
 
 
 def _line(**values: object) -> Escaped:

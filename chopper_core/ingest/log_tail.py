@@ -127,4 +127,5 @@ def joined_parts(one: TrainerLog, other: TrainerLog) -> TrainerLog:
         merged_losses(one.losses, other.losses),
         dict(unused),
         (*one.failed, *(replace(each, rows=each.rows + len(one)) for each in other.failed)),
+        (*one.experts, *(replace(each, rows=each.rows + len(one)) for each in other.experts)),
     )

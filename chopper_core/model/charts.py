@@ -108,6 +108,8 @@ class GpuLanes(Struct, frozen=True, eq=False):
     """The latest value of each signal for all GPUs."""
     limits: tuple[float | None, ...]
     """Of each signal."""
+    raised: tuple[tuple[int, ...], ...] = ()
+    """Of each signal, the rows among its outliers that are too high; the others are too low."""
     last: Series | None = None
     """A figure without a lane."""
     steps: SignalRows | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import nan
 from time import time
 from typing import Final
 
@@ -17,6 +18,8 @@ from chopper_core.util.grouping import median_of
 
 FRESH: Final = "live"
 """How fresh data is that was written in the last seconds."""
+STALE_S: Final = 10.0
+"""A GPU without a sample for so long has no figures."""
 _MOST: Final = 2048
 """Spans that are kept of a signal of a GPU."""
 _PERIODS: Final = 64
@@ -104,6 +107,13 @@ class AlarmEvent(Struct, eq=False):
     holds: bool
     began_s: float
     """When it was noticed, in seconds since the epoch."""
+    value: float = nan
+    """The latest figure beyond the limit, and the limit, in the unit of the signal; of a step in
+    ms."""
+    limit: float = nan
+    is_above: bool = True
+    ended_s: float = nan
+    """When it was noticed that it holds no more."""
 
 
 class RecentSamples:
@@ -113,6 +123,8 @@ class RecentSamples:
         self.series: dict[tuple[str, int], ThinnedSamples] = {}
         self._units: dict[str, tuple[str, Unit]] = {}
         self._resolution: dict[tuple[str, int], tuple[int, str]] = {}
+        self._came_s: dict[tuple[str, int], float] = {}
+        """When the newest sample of each came here: clocks of files may be others."""
         self.newest_s = 0.0
         """When the newest data was written, in seconds since the epoch; 0 without any."""
         self.has_ended = False
@@ -125,18 +137,36 @@ class RecentSamples:
         """Those that hold now."""
         return tuple(event for event in self.events if event.holds)
 
-    def note(self, alarm: str, name: str, gpu: int | None, text: str, *, holds: bool) -> None:
-        """Note what an alarm says of a GPU, or of a step; '' where it is within its limit."""
+    def note(
+        self,
+        alarm: str,
+        name: str,
+        gpu: int | None,
+        text: str,
+        *,
+        holds: bool,
+        figures: tuple[float, float, bool] = (nan, nan, True),
+    ) -> None:
+        """Note what an alarm says of a GPU, or of a step; '' where it is within its limit.
+
+        `figures` are the value, the limit, and whether the value is above it.
+        """
         last = next(
             (e for e in self.events if (e.alarm, e.gpu, e.holds) == (alarm, gpu, True)), None
         )
         if last is not None:
             last.holds = bool(text) and holds
             last.text = text or last.text
+            if text:
+                last.value, last.limit, last.is_above = figures
+            if not last.holds:
+                last.ended_s = time()
         elif text:
             self.events = [
                 *self.events[1 - _MOST_EVENTS :],
-                AlarmEvent(alarm, name, gpu, text, holds, time()),
+                AlarmEvent(
+                    alarm, name, gpu, text, holds, time(), *figures, nan if holds else time()
+                ),
             ]
 
     def add(
@@ -162,6 +192,8 @@ class RecentSamples:
                     return
                 self.series[key] = series = ThinnedSamples()
         self._resolution[key] = source
+        if len(samples[0]) and (not len(series) or samples[0][-1] > series.ends_ns[-1]):
+            self._came_s[key] = time()
         self._units[name] = about
         series.add(*samples)
 
@@ -172,6 +204,12 @@ class RecentSamples:
         if now_s - self.newest_s < stale_s:
             return FRESH
         return f"last data {now_s - self.newest_s:.0f} s ago"
+
+    def stale(self, now_s: float) -> frozenset[tuple[str, int]]:
+        """The signals of GPUs without a sample for `STALE_S`, unless the recording is over."""
+        if self.has_ended:
+            return frozenset()
+        return frozenset(key for key, at in self._came_s.items() if now_s - at > STALE_S)
 
     def signals(self, names: Collection[str], seconds: float) -> dict[str, Signal]:
         """Signals of the last seconds; their scale is that of all samples."""

@@ -43,6 +43,7 @@ _RARE_S: Final = 0.1
 """Between readings of energy counters, caps and memory."""
 _ANCHOR_S: Final = 10.0
 _FLUSH_S: Final = 1.0
+_MOST_BYTES: Final = 1 << 24
 _CPU_S: Final = 0.2
 _QUICK: Final = 3
 """Readings of the clocks for each round of samples."""
@@ -72,17 +73,32 @@ TOOLS: Final = {
 """Tools that write a file of their own where no library is, by the program that they need."""
 
 
-class LineFile:
-    """A file to which whole lines are appended; nothing is kept in memory."""
+def tool_command(tool: str, path: str = "") -> list[str]:
+    """The command of a tool that writes samples to a file; without one, to its standard output."""
+    words = list(TOOLS[tool])
+    if not path and "{}" in words and words[0] == tool:
+        at = words.index("{}")
+        del words[at - 1 : at + 1]
+    return [word.replace("{}", path or "/dev/stdout") for word in words]
 
-    def __init__(self, path: Path, heading: str) -> None:
-        self.path = path
+
+class LineFile:
+    """A file to which whole lines are appended; nothing is kept in memory.
+
+    Beyond `most_bytes` it starts over with its heading: who reads along has seen the rest.
+    """
+
+    def __init__(self, path: Path, heading: str, most_bytes: int = 0) -> None:
+        self.path, self._heading, self._most_bytes = path, heading, most_bytes
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if not os.fstat(self._handle).st_size:
             self.write([heading])
 
     def write(self, lines: Sequence[str]) -> None:
         """Append lines; raises OSError where the disk is full."""
+        if self._most_bytes and os.fstat(self._handle).st_size > self._most_bytes:
+            os.ftruncate(self._handle, 0)
+            lines = [self._heading, *lines]
         content = "".join(f"{line}\n" for line in lines).encode()
         while content:
             content = content[os.write(self._handle, content) :]
@@ -184,6 +200,8 @@ class NodeSampler:
         self._is_tracing = False
         self._began_s = self._looked_s = time.monotonic()
         self._tool: subprocess.Popen[bytes] | None = None
+        self._counted = 0
+        """Bytes of the tool's file whose rows are counted."""
         self._notes: list[str] = []
         self._tasks = [_Task(_ANCHOR_S, self._anchor), _Task(_FLUSH_S, self._flush_steps)]
         self._library, reasons = open_library()
@@ -210,7 +228,7 @@ class NodeSampler:
         self.node.library = f"{tool}, a sample a second at best"
         self._lists(path)
         self._tool = subprocess.Popen(
-            [each.replace("{}", str(path)) for each in TOOLS[tool]],
+            tool_command(tool, str(path)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -240,7 +258,18 @@ class NodeSampler:
         self.node.notes = [*self._notes, *(f"{why} ({n} times)" for why, n in failed.items())]
         if self._tool is not None and self._tool.poll() is not None:
             self.node.notes.append(f"{self.node.library.partition(',')[0]} ended early")
+        self._count_rows()
         publish_part(self.run_dir, self.node)
+
+    def _count_rows(self) -> None:
+        """Count the rows that a tool has written: they begin with a stamp, headings with a name."""
+        if self._tool is None:
+            return
+        with suppress(OSError), (self.run_dir / self.node.files[0]).open("rb") as file:
+            file.seek(self._counted)
+            lines = file.read(_MOST_BYTES).split(b"\n")
+            self._counted += sum(len(line) + 1 for line in lines[:-1])
+            self.node.samples += sum(line[:1].isdigit() for line in lines[:-1])
 
     def _flush_steps(self) -> None:
         """Send what processes of this node wrote of their steps to the other nodes.

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import nothing_at
 from chopper_core.model.attributes import Attributes, StatedEdges
+from chopper_core.model.experts import ExpertTokens
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
@@ -72,6 +73,7 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     TrainedSteps,
     TrainedPhases,
     FailedAllocations,
+    ExpertTokens,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(

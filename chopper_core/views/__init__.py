@@ -67,6 +67,7 @@ VIEWS: Final = {
     "heatmap": Tab("5", "heat map"),
     "power": Tab("5", "power"),
     "memory": Tab("5", "memory"),
+    "experts": Tab("5", "experts"),
     "cpu": Tab("5", "CPU"),
     "determinism": Tab("5", "steadiness"),
     "compare": Tab("6", "compare"),

@@ -13,16 +13,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import node_names
-from chopper_core.analyses.outliers import outliers
+from chopper_core.analyses.memory import failed_allocations
+from chopper_core.analyses.outliers import MIN_VALUES, outliers, spread_limit
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import gpus_of
 from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
+from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.phrases import facts, percent, time
+from chopper_core.model.recent import STALE_S
 from chopper_core.model.recent_steps import JobSteps, RecentSteps
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
@@ -30,6 +33,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.evidence import finding_cards
 from chopper_core.views.shared.marks import mark_limits
 from chopper_core.views.shared.rows_of_samples import power_of_gpu
@@ -47,13 +51,15 @@ SPEC: Final = ViewSpec(
     is_live=True,
 )
 WINDOW_S: Final = 300.0
-STALE_NS: Final = 10 * 10**9
+STALE_NS: Final = round(STALE_S * 1e9)
 """A GPU without a sample for so long, while others have some, has no figures."""
 NEAR_LIMIT: Final = 0.98
 _LEAST_SHARE: Final = 0.02
 """A clock or use that is nearer to the others' median doesn't stand out."""
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
+_SLOWER: Final = 0.01
+"""A rank whose steps are longer than the median rank's by less isn't the slowest."""
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
@@ -105,10 +111,16 @@ def answer(run: Run, view: View) -> ViewResult:
     lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
     curves = [curve for each in lanes_of for curve in each.curves.values()]
     end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
-    job = run.recent.steps.job() if run.recent is not None else None
-    if not end_ns and steps is None and not job:
+    job = job_steps(run)
+    if not end_ns and steps is None and not len(job):
         raise NothingToShow("no telemetry yet; put a log of amd-smi or nvidia-smi next to the run")
-    now = {name: _latest(signal, gpus, end_ns) for name, signal in measured.items()}
+    stale = run.recent.stale(clock()) if run.recent is not None else frozenset()
+    now = {
+        name: np.where(
+            [(name, gpu) in stale for gpu in gpus], np.nan, _latest(signal, gpus, end_ns)
+        )
+        for name, signal in measured.items()
+    }
     own = [
         (_COLUMNS[f"now_{name}"], numbered(now[name].tolist()))
         for name in (*_LANES, *_FIGURES)
@@ -120,7 +132,7 @@ def answer(run: Run, view: View) -> ViewResult:
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
-    row = _live_row(job, steps) if job else _step_row(steps)
+    row = _live_row(job, steps) if len(job) else _step_row(steps)
     lanes = tuple(replace(each, steps=row[0], profiled=row[1]) for each in lanes)
     below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
@@ -176,13 +188,13 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
 def _job_headline(run: Run) -> tuple[str, ...]:
     """The newest step of a running job, its usual time, and the slowest rank."""
     recent = run.recent.steps if run.recent is not None else RecentSteps()
-    job, now_s = recent.job(), clock()
+    job, now_s = job_steps(run), clock()
     if not len(job):
         return ()
     has_ended = run.recent is not None and run.recent.has_ended
     stall = "" if has_ended else recent.stall(now_s) or recent.doing(now_s)
     rate, tokens = job.per_second()
-    rank, slower = recent.slowest()
+    rank, slower = recent.slowest() if recent else _slowest_by_log(run)
     within = job.named(len(job) - 1)
     parts = (
         stall,
@@ -198,7 +210,19 @@ def _job_headline(run: Run) -> tuple[str, ...]:
         lasts = [int(each.rows[-1, 0]) for each in starts[-2] if len(each.rows)]
         until = f", which ended after step {max(lasts):,}" if lasts else ""
         before = f"start {len(starts)} of the job; the one before{until}" if lasts else ""
-    return (facts(*parts), *[before] * bool(before))
+    failed = [each.sentence for each in failed_allocations(run)[-1:]]
+    return (facts(*parts), *[before] * bool(before), *failed)
+
+
+def _slowest_by_log(run: Run) -> tuple[int, float]:
+    """The slowest rank by the job's log, and by which part; -1 where none stands out."""
+    training = training_of(run)
+    if training is None or len(training.timed_ranks) < 2:
+        return -1, 0.0
+    _, slow = training.by_rank()
+    place = int(np.nanargmax(slow))
+    slower = float(slow[place]) - 1.0
+    return (int(training.ranks[place]), slower) if slower >= _SLOWER else (-1, 0.0)
 
 
 def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
@@ -237,9 +261,9 @@ def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple
     return SignalRows("step ms", "", "step", "", span, *drawn), profiled
 
 
-def _step_chart(job: JobSteps | None) -> tuple[LineChart, ...]:
+def _step_chart(job: JobSteps) -> tuple[LineChart, ...]:
     """The time of each step, without signals of GPUs."""
-    if not job:
+    if not len(job):
         return ()
     shown = slice(-_MAX_STEPS, None)
     lines = {"step": job.time_ns[shown] / 1e6}
@@ -278,22 +302,24 @@ def _lanes(
         return ()
     bounds, nothing = bounds_of(begin_ns, end_ns, _BINS), np.full(_BINS, np.nan)
     alarms = run.recent.open_alarms if run.recent is not None else ()
-    rows = []
+    rows: list[SignalRows] = []
+    raised: list[tuple[int, ...]] = []
     for signal in known:
         means = [_means(signal.curves.get(gpu), bounds, nothing) for gpu in gpus]
         latest = now[signal.name]
-        alarmed = [each.gpu for each in alarms if each.gpu is not None and each.name == signal.name]
-        beyond = np.isin(gpus, alarmed)
+        alarmed = [(each.gpu, each.is_above) for each in alarms if each.name == signal.name]
+        above, below = (
+            np.array([(gpu, side) in alarmed for gpu in gpus], np.bool_) for side in (True, False)
+        )
         if signal.name == "power_w":
-            beyond |= latest >= NEAR_LIMIT * limit
+            above |= latest >= NEAR_LIMIT * limit
         elif signal.name in (HOTSPOT, EDGE):
-            beyond |= latest >= mark_limits().hot_c[1]
+            above |= latest >= mark_limits().hot_c[1]
         else:
-            with suppress(UsageError):  # of few values
-                found = outliers(numbered(latest.tolist()))
-                far = np.abs(latest - found.median) >= _LEAST_SHARE * found.median
-                beyond |= far & np.isin(np.arange(len(gpus)), found.rows)
-        standing_out = tuple(np.flatnonzero(beyond).tolist())
+            far = _far(latest)
+            above, below = above | (far > 0), below | (far < 0)
+        raised.append(tuple(np.flatnonzero(above).tolist()))
+        standing_out = tuple(np.flatnonzero(above | below).tolist())
         span = (begin_ns - end_ns) / 1e9, 0.0
         labels = tuple(map(str, gpus))
         drawn = np.array(means), latest, standing_out
@@ -308,7 +334,21 @@ def _lanes(
     if np.isfinite(limit).any():
         caps["power_w"] = float(np.nanmin(limit))
     limits = tuple(caps.get(each.name) for each in known)
-    return (GpuLanes("GPUs", rows[0].labels, tuple(names), tuple(rows), whole, limits, last),)
+    lanes = (tuple(rows), whole, limits, tuple(raised), last)
+    return (GpuLanes("GPUs", rows[0].labels, tuple(names), *lanes),)
+
+
+def _far(latest: Float64) -> Float64:
+    """How far each GPU is from the others' median, where it stands out; 0 for the others.
+
+    Where most of them are equal, whoever differs by more than a fiftieth stands out.
+    """
+    known = latest[np.isfinite(latest)]
+    if len(known) < MIN_VALUES:
+        return np.zeros(len(latest))
+    distance = np.nan_to_num(latest - median_of(known))
+    limit = max(spread_limit(known), _LEAST_SHARE * abs(median_of(known)))
+    return np.where(np.abs(distance) > limit, distance, 0.0)
 
 
 def _of_all(signal: SignalRows) -> float | None:

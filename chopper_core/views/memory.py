@@ -13,7 +13,7 @@ SPEC: Final = ViewSpec(
     name="memory",
     title="GPUs · memory",
     question="What holds the GPU's memory at its peak, and which operators allocate it?",
-    by=("operation", "operator", "phase", "layer", "iteration", "gpu", "frame"),
+    by=("operation", "operator", "phase", "layer", "iteration", "gpu"),
     no_statistic="counts the allocations of each row as a whole",
     takes_snapshots=True,
 )

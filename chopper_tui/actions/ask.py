@@ -171,7 +171,24 @@ async def of(screen: Explorer, argument: str) -> None:
         open_command(screen, f"of {screen.view.of}")
 
 
-@action(ASK, "W", title="Why", hint="why")
+def _has_peers(screen: Explorer) -> bool:
+    return len(screen.run.gpus) > 1 and not isinstance(screen.run, SeveralRuns)
+
+
+def _has_question(screen: Explorer) -> bool:
+    """Whether a replay can be asked about the row or the finding at the cursor."""
+    from chopper_core.views.whatif import question_about
+
+    if isinstance(screen.run, SeveralRuns):
+        return False
+    if screen.cards.has_keys or screen.view.name == WHATIF:
+        return True
+    return bool(screen.table.rows) and bool(
+        question_about(screen.view, screen.frame, screen.table.cursor)
+    )
+
+
+@action(ASK, "W", title="Why", hint="why", can=_has_peers)
 async def why(screen: Explorer, _: str) -> None:
     """Explain why the row's GPU, or else the straggler, is late: each cause leads to its
     evidence.
@@ -192,7 +209,7 @@ async def why(screen: Explorer, _: str) -> None:
     screen.choose(f"Why GPU {gpu}", options, None, open_card)
 
 
-@action(ASK, "I", title="What if", takes="QUESTION;…", hint="what if")
+@action(ASK, "I", title="What if", takes="QUESTION;…", hint="what if", can=_has_question)
 async def what_if(screen: Explorer, argument: str) -> None:
     """Replay the steps without the row: the finding's cause, or its GPU, layer, operation or
     iteration as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
@@ -207,7 +224,16 @@ async def what_if(screen: Explorer, argument: str) -> None:
     await screen.change(replace(with_view(screen.view, WHATIF), of=asked, by=""))
 
 
-@action(ASK, "X", title="Step without it", takes="QUESTION;…", hint="without")
+def _can_predict(screen: Explorer) -> bool:
+    if screen.view.overrides.predicted or not screen.cards.has_keys:
+        return bool(screen.view.overrides.predicted) or _has_question(screen)
+    from chopper_core.views.shared.evidence import remedy_of
+
+    card = screen.cards.card
+    return card is not None and bool(remedy_of(screen.run, screen.view, card.text))
+
+
+@action(ASK, "X", title="Step without it", takes="QUESTION;…", hint="without", can=_can_predict)
 async def predict(screen: Explorer, argument: str) -> None:
     """Show the step that a replay predicts without the row, the finding, or the finding whose
     evidence this is, with the measured one below it; press again for the measured run."""

@@ -14,7 +14,15 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, view_spec
 from chopper_core.views.spec import BEST, SeveralRuns
-from chopper_tui.history import Mark, Visit, changed, comparison, mark_of, toggled, with_baseline
+from chopper_tui.history import (
+    Mark,
+    Visit,
+    changed,
+    comparison,
+    mark_of_row,
+    toggled,
+    with_baseline,
+)
 from chopper_tui.keymap import COMPARE, action
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ async def leave_view(screen: Explorer) -> None:
     elif view.filter or view.baseline or view.by:
         await screen.change(replace(view, filter="", baseline=None, by=""))
     else:
-        raise UsageError("these are all runs; q quits")
+        screen.say("these are all runs; q quits")
 
 
 def marked_runs(marks: Marks) -> list[str]:
@@ -137,20 +145,30 @@ async def baseline(screen: Explorer, argument: str) -> None:
     await screen.go(trail, "baseline set; go to the scope to compare with it")
 
 
-@action(COMPARE, "space", title="Mark the row", hint="mark")
-def mark(screen: Explorer, _: str) -> None:
-    """Mark the row for a comparison, or unmark it; the status line counts the marks."""
+def mark_here(screen: Explorer) -> Mark | None:
+    """The mark of the cursor's row; None where it is no place of the tree and no run."""
     label = screen.table.label
     if isinstance(screen.run, SeveralRuns):
-        if label is None or screen.frame.level != RUN_LEVEL:
-            raise UsageError("only runs can be marked here; 6 shows them")
-        marked = Mark((RUN_LEVEL,), (label,))
-    elif screen.view.name:
-        raise UsageError("only rows of the tree can be marked; 1 shows it")
-    elif label is None:
-        raise UsageError("there is no row to mark")
-    else:
-        marked = mark_of(screen.view, label)
+        is_run = label is not None and screen.frame.level == RUN_LEVEL
+        return Mark((RUN_LEVEL,), (str(label),)) if is_run else None
+    return (
+        mark_of_row(screen.view, screen.frame.level, label)
+        if screen.listing is screen.table
+        else None
+    )
+
+
+def _can_mark(screen: Explorer) -> bool:
+    return mark_here(screen) is not None
+
+
+@action(COMPARE, "space", title="Mark the row", hint="mark", can=_can_mark)
+def mark(screen: Explorer, _: str) -> None:
+    """Mark the row for a comparison, or unmark it, in any table of places; the status line counts
+    the marks."""
+    marked = mark_here(screen)
+    if marked is None:
+        raise UsageError("this row is no place of the tree: nothing to mark")
     _set_marks(screen, toggled(screen.marks, marked))
 
 
@@ -167,7 +185,19 @@ def unmark(screen: Explorer, _: str) -> None:
     _set_marks(screen, ())
 
 
-@action(COMPARE, "=", title="Compare the marked rows", hint="cmp")
+def _can_compare(screen: Explorer) -> bool:
+    """Whether `=` finds what it compares: marks, or in a table of runs the row."""
+    if isinstance(screen.run, SeveralRuns):
+        count = len(marked_runs(screen.marks))
+        return count > 1 or (not count and screen.view.name == RUNS and bool(screen.table.rows))
+    try:
+        comparison(screen.marks, screen.view, mark_here(screen))
+    except UsageError:
+        return False
+    return True
+
+
+@action(COMPARE, "=", title="Compare the marked rows", hint="compare", can=_can_compare)
 async def compare(screen: Explorer, _: str) -> None:
     """Compare two marked rows, or a marked row and the cursor's: the first is the baseline of the
     second. More than two are shown alone in their table. In a table of runs
@@ -177,7 +207,7 @@ async def compare(screen: Explorer, _: str) -> None:
     if isinstance(screen.run, SeveralRuns):
         await compare_runs(screen)
         return
-    view = comparison(screen.marks, screen.view, screen.table.label)
+    view = comparison(screen.marks, screen.view, mark_here(screen))
     count = f"{len(screen.marks)} marked rows"
     if view.path == screen.view.path and view.order == screen.view.order:
         await screen.go(changed(screen.here, view), count)

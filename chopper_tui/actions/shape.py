@@ -28,7 +28,7 @@ from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
-from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
+from chopper_core.views.spec import RUN_FIGURE, SeveralRuns, splits_of
 from chopper_tui.actions.ask import by, of, reading_width
 from chopper_tui.completions import filter_terms
 from chopper_tui.config import CHART_SIZES, save_columns
@@ -137,7 +137,11 @@ async def _show_columns(screen: Explorer, names: tuple[str, ...]) -> None:
         await run_in_thread(save_columns, view.level, names)
 
 
-@action(TABLE, "/", title="Filter", takes="TEXT", hint="filter", while_busy=True)
+def _has_rows(screen: Explorer) -> bool:
+    return bool(screen.table.rows or screen.view.filter)
+
+
+@action(TABLE, "/", title="Filter", takes="TEXT", hint="filter", while_busy=True, can=_has_rows)
 def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
     """Show the rows that match, while you type; Enter keeps the filter, Esc restores."""
     if argument:
@@ -206,7 +210,7 @@ async def hide(screen: Explorer, argument: str) -> None:
     screen.say(f"{screen.frame.hidden_text}; filter {screen.view.filter}")
 
 
-@action(TABLE, "o", title="Sort by …", takes="COLUMN", hint="sort")
+@action(TABLE, "o", title="Sort by …", takes="COLUMN", hint="sort", can=_has_rows)
 async def sort(screen: Explorer, argument: str) -> None:
     """Sort the rows by a column (-COLUMN: largest first), by name, or in the level's default
     order."""
@@ -251,16 +255,27 @@ async def _sort_by(screen: Explorer, sort: str) -> None:
     await screen.change(replace(screen.view, sort=sort))
 
 
-@action(TABLE, "p", title="Pivot", takes="LEVEL", hint="pivot")
+def _can_split(screen: Explorer) -> bool:
+    if name := screen.view.name:
+        return bool(splits_of(screen.run, view_spec(name)))
+    return len(_levels_below(screen)) > 1
+
+
+def _levels_below(screen: Explorer) -> tuple[str, ...]:
+    """The levels that the scope can be split by, those of its order first."""
+    depth = len(screen.view.path)
+    above, rest = screen.view.order[:depth], screen.view.order[depth:]
+    others = (*screen.run.table.coordinates, *SPLITS)
+    return (*rest, *(name for name in others if name not in (*above, *rest)))
+
+
+@action(TABLE, "p", title="Pivot", takes="LEVEL", hint="split", can=_can_split)
 async def pivot(screen: Explorer, argument: str) -> None:
     """Choose the level that splits the scope next."""
     if screen.view.name:
         await by(screen, argument)
         return
-    depth = len(screen.view.path)
-    above, rest = screen.view.order[:depth], screen.view.order[depth:]
-    others = (*screen.run.table.coordinates, *SPLITS)
-    rest = (*rest, *(n for n in others if n not in (*above, *rest)))
+    above, rest = screen.view.order[: len(screen.view.path)], _levels_below(screen)
     if argument:
         if argument not in rest and (argument in above or not is_split(argument)):
             raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")

@@ -69,7 +69,12 @@ async def _zoom(screen: Explorer, factor: float, around: str) -> None:
     await _show(screen, replace(near, at_ns=seen.at_ns))
 
 
-@_timelines("""
+def _can_pan(screen: Explorer) -> bool:
+    lanes = screen.lanes
+    return lanes is None or any(panned(lanes.seen, by) != lanes.seen for by in (-0.5, 0.5))
+
+
+@actions(TIME, view="timeline", can=_can_pan)("""
     pan_left: -0.5 | a | Pan left
         Timeline: move the window half its length earlier.
     pan_right: 0.5 | d | Pan right | pan

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.model import address
 from chopper_core.model.view import sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import OVERVIEW
+from chopper_core.views import OVERVIEW, RUNS
 from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
@@ -69,7 +69,11 @@ def _go_to_end(screen: Explorer, is_last: int) -> None:
     screen.listing.move_to(is_last * (screen.listing.rows - 1))
 
 
-@actions(MOVE)("""
+def _has_panels(screen: Explorer) -> bool:
+    return len(screen.panels) > 1
+
+
+@actions(MOVE, can=_has_panels)("""
     next_pane: 1 | tab | Next panel | panel
         Give the keys to the next panel of the screen: findings, parts of the bar, detail, the tree
         at the left; the focused one has a bright border.
@@ -90,11 +94,27 @@ async def _move_split(screen: Explorer, lines: int) -> None:
     await screen.move_split(lines)
 
 
+def _can_enter(screen: Explorer) -> bool:
+    if screen.scope_tree.place is not None or screen.part is not None:
+        return True
+    if not screen.view.name:
+        return screen.table.label is not None and not screen.view.is_leaf
+    try:
+        target = screen.target
+    except UsageError:
+        return False
+    if isinstance(screen.run, SeveralRuns):
+        return True
+    is_open = target.run in (screen.view.run, *screen.home.others)
+    return is_open and place_of(target) != place_of(screen.view)
+
+
 @action(
     *(WALK, "enter", "right", "l"),
     verb="in",
     title="Enter the row",
     hint="in",
+    can=_can_enter,
     gives=("", "inside", "inside"),
 )
 async def enter(screen: Explorer, argument: str) -> None:
@@ -144,10 +164,22 @@ async def _enter_evidence(screen: Explorer) -> None:
     screen.finding = (screen.view, finding)
 
 
+def _can_go_up(screen: Explorer) -> bool:
+    view = screen.view
+    if isinstance(screen.run, SeveralRuns):
+        is_shaped = view.filter or view.baseline or view.by
+        return bool(screen.zoom or view.name != RUNS or is_shaped)
+    came_from = screen.entries and place_of(screen.entries[-1][0]) == place_of(view)
+    is_below = bool(view.name and not _is_top(screen)) or len(screen.trail) > 1
+    is_changed = bool(screen.zoom or view.filter or view.overrides.predicted)
+    return bool(came_from or is_below or is_changed or isinstance(screen.home, SeveralRuns))
+
+
 @action(
     *(WALK, "escape", "left", "h", "backspace"),
     title="Up to the parent",
     hint="up",
+    can=_can_go_up,
     gives=("", *["parent"] * 3),
     cancels=True,
 )
@@ -177,7 +209,7 @@ async def up(screen: Explorer, argument: str) -> None:
     elif isinstance(screen.home, SeveralRuns):
         await leave_run(screen)
     else:
-        raise UsageError("this is the whole run; q quits")
+        screen.say("this is the whole run; q quits")
 
 
 def _is_top(screen: Explorer) -> bool:
@@ -215,7 +247,18 @@ async def ascend(screen: Explorer, argument: str) -> None:
     await screen.go(screen.here[: int(argument) + 1])
 
 
-@actions(WALK)("""
+def _has_siblings(screen: Explorer) -> bool:
+    if len(screen.trail) < 2 or isinstance(screen.run, SeveralRuns):
+        return False
+    parent = screen.trail[-2].view
+    return len(screen.run.tree(parent.order).children(parent.path).labels) > 1
+
+
+def _has_gpus(screen: Explorer) -> bool:
+    return "gpu" in dict(screen.view.scope) and len(screen.run.gpus) > 1
+
+
+@actions(WALK, can=_has_siblings)("""
     previous_sibling: -1 | [ | Previous sibling
         Go to the sibling above the scope in its parent's table.
     next_sibling: 1 | ] | Next sibling | sibling
@@ -231,7 +274,7 @@ async def _go_to_sibling(screen: Explorer, step: int) -> None:
     await screen.go(to_sibling(screen.here, view))
 
 
-@actions(WALK)("""
+@actions(WALK, can=_has_gpus)("""
     previous_gpu: -1 | { | Same on the previous GPU
         Go to the same scope on the previous GPU, or its nearest ancestor there.
     next_gpu: 1 | } | Same on the next GPU | GPU

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -88,6 +89,11 @@ def _follower(view: View, options: Namespace) -> Follower:
     overrides, jobs = view.overrides.of_run, options.jobs
     follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
     follower.alarms = AlarmWatch(options.alarm)
+    if options.export_metrics is not None:
+        from chopper_core.answers.exporter import serve
+
+        host = options.export_metrics[0]
+        tell(f"metrics at http://{host}:{serve(follower, options.export_metrics)}/metrics")
     if holds_several(view.run, not options.no_cache):
         follower.load = partial(open_view_with, view, options)
         return follower
@@ -114,6 +120,26 @@ def _watch(view: View, options: Namespace) -> int:
         mouse=not options.no_mouse,
         reading=read_options(options),
     )
+
+
+def print_once(address: str, options: Namespace) -> int:
+    """Print the view `live` as it is after two looks."""
+    from chopper_core.views.query import query
+    from chopper_tui.export import printed
+
+    view = view_of(address, options)
+    view = with_view(view, "live") if view == View(view.run) else view
+    follower = _follower(view, options)
+    try:
+        with progress_line() as progress:
+            run = follower.open(progress)
+        sleep(follower.every_s)
+        follower.tail()
+        frame = query(follower.run or run, view)
+        write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
+    finally:
+        follower.close()
+    return 0
 
 
 def _write_lines(view: View, options: Namespace) -> int:

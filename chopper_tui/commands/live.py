@@ -9,11 +9,13 @@ from typing import Final
 
 from chopper_core.ingest.feeds import node_feed
 from chopper_core.record.manifest import host_name
-from chopper_tui.commands.arguments import EXPLORING as OPTIONS
-from chopper_tui.commands.explore import explore
+from chopper_tui.commands.arguments import EXPLORING
+from chopper_tui.commands.explore import explore, print_once
 
 __all__ = ["DESCRIPTION", "OPTIONS", "run"]
 
+OPTIONS: Final = f"""
+    --once | print what the GPUs do now, and end{EXPLORING}"""
 DESCRIPTION: Final = "Show the GPUs of this node as they are now; nothing is changed on them."
 
 
@@ -23,4 +25,4 @@ def run(options: Namespace) -> int:
         run.mkdir()
         options.watch = True
         options.feeds = [] if options.scrape else [node_feed(run)]
-        return explore(str(run), options)
+        return (print_once if options.once else explore)(str(run), options)

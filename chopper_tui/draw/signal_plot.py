@@ -329,12 +329,12 @@ def _lane_lines(
     text = "cursor" if has_cursor else "text"
     lines: list[Line] = [[(" " * at.label, "text")] for _ in range(tall - 1)]
     lines.append([(pad((glyphs.cursor if has_cursor else " ") + f" {name}", at.label), text)])
-    for signal, shares, limit in zip(chart.signals, lanes, chart.limits, strict=True):
+    marks = (chart.raised, lanes, chart.limits)
+    for signal, raised, shares, limit in zip(chart.signals, *marks, strict=True):
         value, is_apart = signal.means[row], row in signal.outliers
         figure = _whole(value) if np.isfinite(value) else glyphs.missing
         if is_apart:
-            is_above = value >= median_of(signal.means[np.isfinite(signal.means)])
-            figure = (glyphs.up if is_above else glyphs.down) + figure
+            figure = (glyphs.up if row in raised else glyphs.down) + figure
         drawn: list[Line] = [
             [(cells[: at.cells], _row_ink(signal, row))]
             for cells in column_glyphs(shares[row], tall, glyphs)

@@ -318,8 +318,8 @@ class Explorer(ScreenParts):
         is_set = isinstance(self.run, SeveralRuns)
         self._show_place(frame)
         self.status.put(frame=frame, pointed="")
-        self.query_one(KeyLine).put(view=frame.view.name)
         self.table.show(data, row, place.offset)
+        self.query_one(KeyLine).put(view=frame.view.name)
         self.query_one(Position).count(self.table.cursor, len(frame))
         self.show_marks()
         self.show_charts()
@@ -356,8 +356,9 @@ class Explorer(ScreenParts):
             self.show(data)
 
     def show_marks(self) -> None:
-        self.table.mark(marked_in(self.marks, self.view))
+        self.table.mark(marked_in(self.marks, self.view, self.frame.level))
         self.status.put(marks=len(self.marks))
+        self.query_one(KeyLine).redraw()
 
     def move(self, rows: int) -> None:
         """Move the cursor; past the last row of the table it is on the cards, and back."""

@@ -254,10 +254,16 @@ class ScreenParts(SteadyScreen[None]):
         listing = self.listing
         for panel in self._listings:
             panel.give_keys(panel is listing)
+        self.query_one(KeyLine).redraw()
+
+    @property
+    def panels(self) -> Sequence[Listing]:
+        """The panels that take keys, in the order that they are read in."""
+        return [panel for panel in self._listings if panel.takes_keys]
 
     def next_panel(self, step: int) -> None:
         """Give the keys to the next panel of the screen that takes them."""
-        panels = [panel for panel in self._listings if panel.takes_keys]
+        panels = self.panels
         if len(panels) < 2:
             raise UsageError("this screen has no other part to go to")
         self.give_keys(panels[(panels.index(self.listing) + step) % len(panels)])
@@ -595,6 +601,7 @@ class ScreenParts(SteadyScreen[None]):
             self.cards.move_to(event.row)
         elif self.listing is not self.table or (self._has_cards and self.frame.is_pending):
             self.give_keys(self.table)  # Also once there are findings, which come later.
+        self.query_one(KeyLine).redraw()
         self.follow_cursor()
         # The detail of millions of activities takes longer than the next key of a person.
         longer = 5 if len(self.run.table) > _MANY else 1

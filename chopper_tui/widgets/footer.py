@@ -159,11 +159,25 @@ class KeyLine(Pane):
 
     view = ""
 
-    def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many keys as fit; the command line always does."""
-        own = [action for action in self._actions if action.view and action.view == self.view]
+    def redraw(self) -> None:
+        """List the keys for the cursor's row; not while the table still has the rows before."""
+        if self.explorer.table.frame is self.explorer.frame:
+            super().redraw()
+
+    @property
+    def able(self) -> Sequence[Action]:
+        """The actions that do something at the cursor, those of the view among them."""
+        own = [each for each in self._actions if each.view and each.view == self.view]
         taken = {key for action in own for key in action.keys}
         general = [a for a in self._actions if not a.view and a.keys[0] not in taken]
+        screen = self.explorer
+        return [each for each in (*own, *general) if each.can is None or each.can(screen)]
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """As many keys as fit; the command line always does."""
+        able = self.able
+        own = [action for action in able if action.view]
+        general = [action for action in able if not action.view]
         shown = [*general[:2], *own, *general[2:]] if own else general
         hints = [self._hint(action) for action in shown]
         sizes = [2 + sum(cell_width(text) for text, _ in hint) for hint in hints]

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import ClassVar
+from urllib.request import urlopen
 
+import numpy as np
 import pytest
 
 from chopper_core.ingest import feeds
-from chopper_core.ingest.feeds import node_feed, scrape_feed
+from chopper_core.ingest.feeds import FeedCall, node_feed, scrape_feed
 from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.model.address import parse
+from chopper_core.model.charts import GpuLanes
+from chopper_core.model.recent import RecentSamples
+from chopper_core.model.run import Run
+from chopper_core.model.table import empty_table
+from chopper_core.model.units import Unit
+from chopper_core.record.hooks.step_ring import StepRing
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry import dcgm
 from chopper_core.sources.telemetry.dcgm import scraped_lines
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.query import query
 
 AMD = """\
 # HELP gpu_clock Current clock
@@ -146,8 +157,117 @@ def test_what_is_no_exporter_is_a_sentence(tmp_path: Path) -> None:
         scrape_feed(tmp_path, 1, "http://127.0.0.1:9/metrics")()
 
 
+TOOL = """#!/usr/bin/env python3
+import sys, time
+assert "-f" not in sys.argv, sys.argv
+print("timestamp, index, power.draw [W], clocks.sm [MHz]", flush=True)
+for second in range(100):
+    time.sleep(0.01)
+    stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(1790000000 + second))
+    for gpu in range(4):
+        mhz = 1980 if gpu != 2 else 1900
+        print(f"{stamp}.000, {gpu}, {600 + gpu:.2f} W, {mhz} MHz", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_node_without_a_library_is_read_by_a_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(feeds, "open_library", lambda: (None, ["no amdsmi", "no NVML"]))
+    monkeypatch.setattr(feeds, "_MAX_OWN_BYTES", 1 << 13)
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    run = tmp_path / "run"
+    run.mkdir()
+    follower = Follower(str(run), every_s=0.02)
+    follower.feeds = (node_feed(run),)
+    try:
+        follower.open()
+        until = time.monotonic() + 20
+        clocks = follower.recent.series
+        while time.monotonic() < until and not (
+            ("gfx_mhz", 3) in clocks and clocks["gfx_mhz", 3].figures[3].sum() >= 99
+        ):
+            follower.tail()
+            time.sleep(0.02)
+        assert (run / "gpus.csv").stat().st_size < 1 << 14  # All samples take 20 kB.
+        frame = query(follower.run or Run("r", empty_table(), (), ()), parse(f"{run}:?view=live"))
+        lanes = frame.charts[0]
+        assert isinstance(lanes, GpuLanes)
+        # The others are equal: who differs stands out, on the side that it is on.
+        (mhz,) = (each for each in lanes.signals if each.unit == "MHz")
+        at = lanes.signals.index(mhz)
+        assert mhz.outliers == (2,) and lanes.raised[at] == ()
+    finally:
+        follower.close()
+        follower.feeds[0]._process.kill()  # type: ignore[attr-defined]
+
+
+def test_a_driver_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "_LATE_S", 0.0)
+    hangs = Event()
+    call = FeedCall(lambda: bool(hangs.wait(20)) and None)
+    assert call.problem_after(0.0).startswith("no answer for ") and not call.is_done
+    hangs.set()
+    assert call.problem_after(5.0) == "" and call.is_done
+    recent = RecentSamples()
+    at = np.array([10**18], np.int64), np.array([1.0])
+    recent.add("power_w", ("power", Unit.WATTS), 0, at, (1, "a"))
+    now_s = time.time()
+    assert not recent.stale(now_s + 5) and recent.stale(now_s + 11) == {("power_w", 0)}
+    recent.has_ended = True
+    assert not recent.stale(now_s + 11)
+
+
+def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chopper_core.answers.exporter import parse_endpoint, serve
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for rank in range(3):
+        ring = StepRing(str(tmp_path / "run" / "steps" / f"n-{rank}.ring"), 10**18)
+        ring.name(rank, 3)
+        for step in range(20):
+            took = 10**8 * (2 if rank == 1 else 1)
+            ring.add((step, 10**18 + step * took, took, 1000, 0, 0, 0))
+    follower = Follower(str(tmp_path / "run"), jobs=1)
+    try:
+        follower.open()
+        at = np.array([10**18], np.int64), np.array([612.5])
+        follower.recent.add("power_w", ("power", Unit.WATTS), 0, at, (1, "a"))
+        follower.recent.note("power_w>600", "power_w", 0, "hot", holds=True)
+        endpoint = parse_endpoint("0")
+        assert endpoint == ("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{serve(follower, endpoint)}/metrics"
+        with urlopen(url, timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines if line[:1] != "#")
+        assert float(found["chopper_step"]) == 19
+        assert float(found["chopper_step_time_seconds"]) == pytest.approx((0.1 + 0.2 + 0.1) / 3)
+        assert float(found["chopper_steps_per_second"]) == pytest.approx(7.5)
+        assert float(found["chopper_tokens_per_second_per_rank"]) == pytest.approx(7500)
+        assert float(found['chopper_rank_step_time_seconds{rank="1"}']) == pytest.approx(0.2)
+        assert float(found['chopper_straggler_excess_ratio{rank="1"}']) == pytest.approx(1.0)
+        assert float(found['chopper_gpu_power_w{gpu="0"}']) == 612.5
+        assert float(found['chopper_alarm{alarm="power_w>600",gpu="0"}']) == 1
+        with pytest.raises(UsageError, match="--export-metrics 127"):
+            serve(follower, ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])))
+    finally:
+        follower.close()
+    for text in ("x", "127.0.0.1:", "127.0.0.1:99999"):
+        with pytest.raises(UsageError, match="is not an address such as"):
+            parse_endpoint(text)
+
+
 def test_a_node_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "open_library", lambda: (None, ["no amdsmi", "no NVML"]))
+    monkeypatch.setattr(feeds, "which", lambda name: None)
     with pytest.raises(DataError, match="no GPU can be read on this node: no amdsmi; no NVML"):
         node_feed(tmp_path)
     assert not list(tmp_path.iterdir())

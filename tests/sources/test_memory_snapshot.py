@@ -212,7 +212,7 @@ def test_without_a_history_and_of_older_releases(tmp_path: Path) -> None:
     for snapshot in (whole, whole["segments"]):
         run = open_run(str(written(tmp_path / "memory.json", snapshot)))
         assert sum(held(run).values()) == now
-    with pytest.raises(NothingToShow, match="a memory snapshot knows no layer; by=frame, phase"):
+    with pytest.raises(NothingToShow, match="a memory snapshot knows no layer; by=operator, phase"):
         query(run, parse("R?view=memory&by=layer"))
     with pytest.raises(NothingToShow, match="needs a trace, and this run has memory snapshots"):
         query(run, parse("R?view=kernels"))

@@ -148,7 +148,7 @@ def gpu_lanes(data: st.DataObject, count: int) -> GpuLanes:
     steps = data.draw(st.none() | st.just(signal_rows(data, 1)))
     last = Series("throttled", floats(data, count))
     names = texts(data, count), texts(data, count)
-    return GpuLanes("g", *names, signals, known, known[::-1], last, steps)
+    return GpuLanes("g", *names, signals, known, known[::-1], ((0,), ()), last, steps, (0,))
 
 
 def memory_chart(data: st.DataObject, count: int) -> MemoryChart:

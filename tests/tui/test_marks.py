@@ -70,9 +70,9 @@ def test_what_cant_be_compared_is_a_sentence() -> None:
     gpus, layers = View("R"), View("R", LAYER[:3])
     one = mark_of(gpus, "0")
     with pytest.raises(UsageError, match="nothing is marked"):
-        comparison((), gpus, "0")
+        comparison((), gpus, mark_of(gpus, "0"))
     with pytest.raises(UsageError, match="one row is marked"):
-        comparison((one,), gpus, "0")
+        comparison((one,), gpus, mark_of(gpus, "0"))
     with pytest.raises(UsageError, match="different kinds: gpu and gpu/iteration/phase/layer"):
         comparison((one, mark_of(layers, "2")), gpus, None)
     with pytest.raises(UsageError, match="these are in several"):

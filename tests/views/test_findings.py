@@ -72,6 +72,7 @@ ABOUT = {
     "contention": {"overlap_cost_ns", "instance_ns"},
     "copies": {"exposed_copy_ns"},
     "exposed": {"exposed_comm_ns"},
+    "uneven-experts": {"expert_ns"},
     "gpu-operation": {"mean_ns", "compute_busy_ns_delta"},
     "host-bound": {"idle_host_ns"},
     "iteration": {"iteration_ns"},

@@ -31,6 +31,7 @@ LOG_SUFFIXES: Final = (".log", ".txt", ".out", ".err", ".gz", "stdout", "stderr"
 """Common endings of a job's output."""
 MAX_STEP: Final = 1 << 40
 _MOST_WAITING: Final = 1 << 13
+_MOST_COUNTS: Final = 1 << 22
 _MOST_PHASES: Final = 256
 """Parts of a step that a trainer times, at most."""
 NO_YEAR: Final = "Its stamps lack the year: that in which the file was written last is used."
@@ -80,6 +81,16 @@ class StepField(Struct, frozen=True):
     """Whether the text has the GPU's memory, too: `63.8GiB(45.6%)`, or `used/free/total`."""
 
 
+class ExpertLine(Struct, frozen=True):
+    """A list of the tokens of experts, at its place in a log."""
+
+    rank: int
+    rows: int
+    """The rows of the log before it."""
+    layer: int
+    counts: Sequence[float]
+
+
 class TrainerLog(Struct, frozen=True):
     """A trainer's log: a row per line about a step, in the order of the file."""
 
@@ -102,6 +113,8 @@ class TrainerLog(Struct, frozen=True):
     """The number of values of each field that no figure is read from."""
     failed: Sequence[FailedLine] = ()
     """Allocations that failed."""
+    experts: Sequence[ExpertLine] = ()
+    """Lists of the tokens of experts."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -200,6 +213,8 @@ class StepRows:
         self._waiting: list[tuple[int, int, int, Mapping[StepField, float]]] = []
         """Rows that are added one by one."""
         self._failed: list[FailedLine] = []
+        self._experts: list[ExpertLine] = []
+        self._counts = 0
 
     def __len__(self) -> int:
         return len(self._step)
@@ -275,6 +290,15 @@ class StepRows:
         own = FailedLine(rank, time_ns, len(self) + len(self._waiting), replace(failed, before=""))
         if len(self._failed) < MOST_FAILED:
             self._failed.append(own)
+
+    def add_experts(self, prefix: str, layer: int, counts: Sequence[float]) -> None:
+        """Add the tokens of experts behind the rows so far; of too many the rest is counted."""
+        self._counts += len(counts)
+        if self._counts > _MOST_COUNTS:
+            self.unused["tokens of experts"] += len(counts)
+            return
+        before = len(self) + len(self._waiting)
+        self._experts.append(ExpertLine(self.origin(prefix)[0], before, layer, counts))
 
     def add_phase(self, rank: int, step: int, name: str, took_ns: float) -> None:
         """Add a part of a step that has a row already, or will have one."""
@@ -354,6 +378,7 @@ class StepRows:
             self.losses,
             dict(self.unused),
             self._failed,
+            self._experts,
         )
 
 

@@ -8,30 +8,19 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.rows import Partition
-from chopper_core.columns import METRICS, Scope, Values, columns, worded
-from chopper_core.columns.derived import reduced
-from chopper_core.columns.time import INSTANCE_LEVELS
+from chopper_core.analyses.launch_columns import CAUSES, NEVER, least_ns, waited_ns
+from chopper_core.analyses.rows import Own, Partition
+from chopper_core.columns import METRICS, Scope, Values, column
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Queue, SpansOfGpus
-from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
+from chopper_core.model.signals import Queue
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import (
-    minima_of,
-    packed,
-    ranked,
-    run_minima,
-    run_starts,
-    run_sums,
-    sums_of,
-)
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.views.launch import by_host
-from chopper_core.views.shared.table_view import columns_of, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -44,61 +33,15 @@ SPEC: Final = ViewSpec(
 )
 
 LAUNCH, PREP, CALL = OVERHEADS = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
-NEVER: Final = np.iinfo(np.int64).max
 _MAX_BARS: Final = 200
 _MAX_LINES: Final = 16
 _BINS: Final = 240
 _LEAST_QUEUED: Final = 0.05
 """Fewer activities in the host's queue would be written as 0.0."""
-CAUSES: Final = {
-    "idle_host_ns": "host late",
-    "idle_latency_ns": "launch latency",
-    "idle_queued_ns": "waits in queue",
-    "idle_unknown_ns": "no launch record",
-    "exposed_comm_ns": "communication",
-    "exposed_copy_ns": "copies",
-}
-"""Causes of time without compute; the first four are idle time."""
-STATISTICS: Final = {
-    f"{name.split('_')[0]}_{statistic}_ns": (name, statistic)
-    for statistic in ("mean", "median")
-    for name in OVERHEADS
-}
-COLUMNS: Final = columns(
-    "".join(
-        f"""
-    {title} | ns | {name.split("_")[0]} {statistic}
-        The {statistic} of {name} over the row's instances: per GPU, iteration and layer for
-        operations, else per GPU and iteration.
-        missing: no compute in the row
-        source: {METRICS[name].source}
-"""
-        for title, (name, statistic) in STATISTICS.items()
-    )
-    + """
-    comm_wait_ns | ns | comm wait | sum
-        The part of call_overhead_ns during which communication ran: launched, and waiting for it
-        or running next to it.
-        missing: no activity of the row has a launch record
-    main_cause | | main cause
-        The largest cause of time without compute: host late (idle_host_ns), launch latency
-        (idle_latency_ns), waits in queue (idle_queued_ns), no launch record (idle_unknown_ns),
-        copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for
-        (comm_wait_ns).
-        missing: the row is compute that never had to wait
-    queue_depth | | queue
-        Activities that the host has launched and the GPU has not started yet, mean over the time
-        of the scope.
-    least_latency_ns | ns | least lat. | min | signed
-        The shortest time from a launch call to the start. Below 0 the clocks of host and GPU
-        disagree by at least as much.
-        missing: no activity of the row has a launch record
-"""
-)
-_OF_ROWS: Final = (
-    *(*OVERHEADS, "comm_wait_ns", "main_cause", "idle_ns", *CAUSES, *STATISTICS),
-    *("least_latency_ns", "queue_depth"),
-)
+QUEUE: Final = column("""queue_depth | | queue
+    Activities that the host has launched and the GPU has not started yet, mean over the time
+    of the scope.""")
+_FIGURES: Final = (*OVERHEADS, "comm_wait_ns", "idle_ns", *CAUSES)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -106,22 +49,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if by == by_host.LEVEL:
         return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
-    over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
-    (node, place, *sums), comm_wait, least = _waits(run, rows.nodes, over)
-    own = _figures(rows.scope(run)) | _statistics(rows.nodes, node, sums)
-    _, merged = ranked(place)
-    sums = [sums_of(each, merged) for each in sums]
-    total = _figures(rows.whole_scope(run))
-    total |= _statistics(rows.whole, np.zeros(len(sums[0]), np.intp), sums)
-    for figures, wait, latency in (
-        (own, comm_wait, least),
-        (total, comm_wait.sum(keepdims=True), least.min(keepdims=True)),
-    ):
-        figures["comm_wait_ns"] = Values(wait, latency == NEVER)
-        figures["least_latency_ns"] = Values(
-            np.where(latency == NEVER, 0, latency), latency == NEVER
-        )
-    own["main_cause"] = _main_causes(own)
+    own, total = _figures(rows.scope(run)), _figures(rows.whole_scope(run))
     base = base_of(run, view)
     whole = {name: base.each(values.at(0) or 0) for name, values in total.items()}
     gpus, middles, depths, clock_notes = run.memo(
@@ -129,9 +57,9 @@ def answer(run: Run, view: View) -> ViewResult:
         lambda: (*_queues(run, view, rows.whole), _clock_notes(run, view)),
     )
     is_known = bool(total[PREP].present()[0])
+    queue: Own = []
     if by == "gpu":
-        own["queue_depth"] = Values(depths.mean(axis=1), np.full(len(gpus), not is_known))
-        total["queue_depth"] = Values(depths.mean(keepdims=True)[0], np.array([not is_known]))
+        queue = [(QUEUE, Values(depths.mean(axis=1), np.full(len(gpus), not is_known)))]
     used = [name for name in CAUSES if own[name].numbers.any()]
     waits = [name for name in (*OVERHEADS, "comm_wait_ns") if own[name].numbers.any()]
     sort = LAUNCH if LAUNCH in waits else "idle_ns"
@@ -154,14 +82,14 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        columns_of({name: own[name] for name in _OF_ROWS if name in own}, COLUMNS),
-        columns_of(total, COLUMNS),
+        queue,
+        [(QUEUE, Values(depths.mean(keepdims=True)[0], np.array([not is_known])))] if queue else (),
         sort=f"-{sort}",
         shown=(
-            *(*waits, "main_cause", "launch_mean_ns", "launch_median_ns"),
-            *(name for name in ("queue_depth",) if name in own),
+            *(*waits, "main_cause"),
+            *(metric.name for metric, _ in queue),
             *dict.fromkeys(("idle_ns", *used)),
-            *(name for name, (overhead, _) in STATISTICS.items() if overhead != LAUNCH),
+            "least_latency_ns",
         ),
         headline=_headline(whole, base.words, gpus, depths.mean(axis=1), is_known=is_known),
         notes=(*clock_notes, *_notes(whole)),
@@ -170,84 +98,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _figures(scope: Scope) -> dict[str, Values]:
-    return {name: METRICS[name].compute(scope) for name in (*OVERHEADS, "idle_ns", *CAUSES)}
-
-
-def _waits(
-    run: Run, nodes: Groups, over: Sequence[str]
-) -> tuple[list[Index | Int64], Int64, Int64]:
-    """Of each instance of nodes, in order, the node and the place among all labels of the levels
-    `over`, how often it has launch records, and its sum of each of `OVERHEADS`; of each node how
-    long communication ran in the call overhead, and the least latency."""
-    table, count, parts = nodes.table, len(nodes), []
-    comm_wait, least = np.zeros(count, np.int64), np.full(count, NEVER, np.int64)
-    for rows, node in nodes.pieces():
-        comm_wait += sums_of(_during_comm(run, rows), node, count)
-        waited = _waited_ns(table, rows)
-        least = np.minimum(least, minima_of(waited, node, count, NEVER))
-        codes = (node, *(table.column(level)[rows] for level in over))
-        # Activities of an instance follow each other, up to a few.
-        first = run_starts(*codes)
-        values = (table.column(each)[rows].astype(np.int64, copy=False) for each in OVERHEADS)
-        is_linked = run_minima(waited, first) != NEVER
-        sums = (run_sums(each, first) for each in values)
-        parts.append((*(each[first] for each in codes), is_linked, *sums))
-    whose, *rest = (np.concatenate(each) for each in zip(*parts, strict=True))
-    labels, place = ranked(packed(rest[: len(over)]))
-    found, owner = ranked(whose * np.int64(len(labels)) + place)
-    added = (sums_of(each, owner) for each in rest[len(over) :])
-    return [found // len(labels), found % len(labels), *added], comm_wait, least
-
-
-def _statistics(nodes: Groups, owner: Index, instances: Sequence[Int64]) -> dict[str, Values]:
-    linked, *sums = instances
-    has_compute, found = nodes.computing() > 0, {}
-    for title, (name, statistic) in STATISTICS.items():
-        # Parts of the overhead are known only with a launch record.
-        is_known = (linked > 0) | (name == LAUNCH)
-        values = Values(np.where(is_known, sums[OVERHEADS.index(name)], np.nan))
-        numbers = reduced(statistic, values, owner, len(nodes)).known()
-        found[title] = Values(np.where(has_compute, numbers, np.nan))
-    return found
-
-
-def _least_ns(run: Run, nodes: Groups) -> Int64:
-    """The shortest time from a launch call to a start; `NEVER` where there is none."""
-    least = np.full(len(nodes), NEVER, np.int64)
-    for rows, node in nodes.pieces():
-        least = np.minimum(least, minima_of(_waited_ns(run.table, rows), node, len(nodes), NEVER))
-    return least
-
-
-def _waited_ns(table: KernelTable, rows: Selection) -> Int64:
-    """How long after its launch call each starts; `NEVER` without such a call."""
-    launch = table.launch_ns[rows]
-    return np.where(launch == NO_TIME, NEVER, table.start_ns[rows] - launch)
-
-
-def _during_comm(run: Run, rows: Selection) -> Int64:
-    """How long communication ran in the call overhead of each activity."""
-    table = run.table
-    gpu, start, call = table.gpu[rows], table.start_ns[rows], table.call_overhead_ns[rows]
-    # Where the GPU stood idle for as long before the start, nothing ran next to the call.
-    own = np.flatnonzero(call > table.idle_ns[rows])
-    wait = np.zeros(len(gpu), np.int64)
-    running = run.memo(("communication",), lambda: _communication(table))
-    wait[own] = running.within(gpu[own], start[own] - call[own], start[own])
-    return wait
-
-
-def _communication(table: KernelTable) -> SpansOfGpus:
-    comm = np.flatnonzero(table.kind == Kind.COMM)
-    return SpansOfGpus.running(table.gpu[comm], table.start_ns[comm], table.duration_ns[comm])
-
-
-def _main_causes(figures: Mapping[str, Values]) -> Values:
-    sizes = {name: figures[name].numbers for name in CAUSES}
-    sizes["exposed_comm_ns"] = np.maximum(sizes["exposed_comm_ns"], figures["comm_wait_ns"].numbers)
-    words = list(CAUSES.values())
-    by_row = np.stack(list(sizes.values()), axis=1)
-    return worded([words[row.argmax()] if row.any() else None for row in by_row])
+    return {name: METRICS[name].compute(scope) for name in _FIGURES}
 
 
 def _parts_of_waits(figures: Mapping[str, Values]) -> dict[str, Int64 | Float64]:
@@ -323,10 +174,10 @@ def _notes(whole: Mapping[str, float]) -> list[str]:
 def _clock_notes(run: Run, view: View) -> list[str]:
     """How far host and GPU clocks can disagree, by the shortest time from a launch to a start."""
     nodes = run.tree_of(view).split(view.path, ("gpu",))
-    least = _least_ns(run, nodes)
+    least = least_ns(nodes)
     early = np.zeros(len(nodes), np.int64)
     if least.min() < 0:
-        early = nodes.sum_of(lambda table, rows: _waited_ns(table, rows) < 0)
+        early = nodes.sum_of(lambda table, rows: waited_ns(table, rows) < 0)
     notes = [
         f"GPU {nodes.codes('gpu')[place]}: {early[place]} activities start before their launch, by "
         f"up to {-least[place] / 1e3:.1f} µs: its clock is at least that far behind the host's"

@@ -30,9 +30,8 @@ NO_EVENTS: Final = (
     "the traces have no events of GPU memory; profile with profile_memory=True to see allocations"
 )
 _OPERATOR: Final = "operator"
-_FRAME: Final = "frame"
-_OF_SNAPSHOTS: Final = (_FRAME, "phase", "gpu")
-_NO_FRAMES: Final = "frames are those of memory snapshots; this run has events of a trace"
+_SPLITS: Final = (_OPERATOR, "phase", "gpu")
+"""Of snapshots, whose operators are lines of Python."""
 _EARLIER: Final = "before the trace"
 """The row of memory that was allocated before the first event of its GPU."""
 _OUTSIDE: Final = "outside operators"
@@ -97,8 +96,7 @@ def held_rows(run: Run, view: View) -> ViewResult:
     if not len(own) and peak.event < 0:
         raise NothingToShow("nothing is allocated or released in the scope")
     held = peak.alive
-    column = getattr(memory, _OPERATOR if by == _FRAME else by)
-    codes, place = ranked(column[np.concatenate([own, held])].astype(np.int64))
+    codes, place = ranked(getattr(memory, by)[np.concatenate([own, held])].astype(np.int64))
     labels = [_text(run, by, code) for code in codes.tolist()]
     held_bytes = sums_of(memory.bytes[held], place[len(own) :], len(labels))
     if peak.earlier_bytes:
@@ -141,13 +139,10 @@ def held_rows(run: Run, view: View) -> ViewResult:
 def _split(run: Run, view: View) -> str:
     """What the rows are: of a snapshot lines of Python, where nothing else is asked for."""
     if not run.is_snapshot:
-        if view.by == _FRAME:
-            raise NothingToShow(_NO_FRAMES)
         return view.by or "operation"
-    if view.by and view.by not in _OF_SNAPSHOTS:
-        able = ", ".join(_OF_SNAPSHOTS)
-        raise NothingToShow(f"a memory snapshot knows no {view.by}; by={able} answer")
-    return view.by or _FRAME
+    if view.by and view.by not in _SPLITS:
+        raise NothingToShow(f"a memory snapshot knows no {view.by}; by={', '.join(_SPLITS)} answer")
+    return view.by or _OPERATOR
 
 
 def _notes(run: Run, peak: MemoryPeak) -> tuple[str, ...]:
@@ -173,7 +168,7 @@ def _inside(run: Run, view: View) -> Mask:
 
 
 def _text(run: Run, by: str, code: int) -> str:
-    if by in (_OPERATOR, _FRAME):
+    if by == _OPERATOR:
         return _OUTSIDE if code < 0 else run.side(MemoryEvents).names[code]
     if by == "gpu":
         return str(code)

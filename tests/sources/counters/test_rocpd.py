@@ -458,6 +458,29 @@ INSERT INTO "rocpd_graph_launch{u}" VALUES (1, '{g}', 5), (2, '{g}', 5);
     ]
 
 
+@pytest.mark.parametrize("layout", ["pmc_perf_{}.db", "out/pmc_{}/host/55_results.db"])
+def test_passes_in_databases_of_their_own_are_one_run(tmp_path: Path, layout: str) -> None:
+    """As rocprof-compute writes them since 3.9; calls and times are those of one of them."""
+    for number in (0, 1):
+        path = tmp_path / layout.format(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        later = 5_000_000 * number
+        changed(
+            path, "3.0.3",
+            f'DELETE FROM "rocpd_pmc_event{{u}}" WHERE pmc_id = {number + 1};'
+            f'UPDATE "rocpd_kernel_dispatch{{u}}" SET start = start + {later}, '
+            f"end = end + {later};",
+        )  # fmt: skip
+    run = open_run(str(tmp_path), jobs=1)
+    assert set(run.counter_info) == {"SQ_WAVES", "FETCH_SIZE"} and not run.skipped
+    assert run.sources[0].events == {"dispatch": 6, "call": 5}
+    frame = query(run, parse("R?view=kernels&columns=SQ_WAVES,FETCH_SIZE"))
+    # Instances 0 to 2 of counter c in dispatch d, of which the last has none: 100 d + 10 c + i. A
+    # total is that of one of the two GPUs.
+    waves, sizes = (3 * 100 * sum(range(1, 6)) + 5 * (3 * 10 * c + 3) for c in (1, 2))
+    assert (frame.total["SQ_WAVES"], frame.total["FETCH_SIZE"]) == (waves / 2, sizes / 2)
+
+
 def test_schemas_beyond_those_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"schema 5\.0\.1, which is unknown: schemas 3 and 4 are"):
         read_rocpd(changed(tmp_path / "v5.db", "5.0.1"))

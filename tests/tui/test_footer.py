@@ -1,0 +1,113 @@
+"""The key line: each key that it lists does what it says, on the row under the cursor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.view import View, with_view
+from chopper_core.views import TABS, TREE
+from chopper_tui.screen import Explorer
+from chopper_tui.widgets.footer import KeyLine, Prompt
+from tests.tui.explorer import Driven, explorer, measured_run
+from tests.tui.test_runs_screen import set_of_runs
+
+OTHER_WAY = {"left": "right", "]": "[", "}": "{", ".": ",", "down": "up"}
+LEFT_OUT = ("quit", "suspend", "snapshot", "view")
+"""They end the program, write a file, or are played by another test."""
+
+
+def keys_shown(at: Driven) -> dict[str, str]:
+    """Action → its first key, as the key line names them now."""
+    line = at.explore.query_one(KeyLine)
+    (pieces,) = line.lines(at.app.size.width, 1)
+    named = {ink.partition("@")[2] for _, ink in pieces if "@" in ink}
+    return {each.id: each.keys[0] for each in line.able if each.id in named}
+
+
+def state(at: Driven) -> tuple[Any, ...]:
+    explore, table = at.explore, at.explore.table
+    return (
+        *(at.frame.view, table.cursor, explore.marks, explore.listing, explore.cell, explore.lens),
+        *(explore.picture, at.app.screen is explore, explore.query_one(Prompt).display),
+    )
+
+
+async def does_something(at: Driven, action_id: str, key: str) -> None:
+    before = state(at)
+    await at.press(key)
+    status = at.explore.status
+    if status.is_error and (other := OTHER_WAY.get(key)):
+        # A pair such as ← → at one end: the other one goes on.
+        await at.press(other)
+    assert not status.is_error, f"{key} ({action_id}) in {before[0].name}: {status.message}"
+    assert state(at) != before or status.message, f"{key} ({action_id}) does nothing"
+    if not isinstance(at.app.screen, Explorer):
+        await at.press("escape")
+    if at.explore.query_one(Prompt).display:
+        await at.press("escape")
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", TABS)
+@pytest.mark.parametrize("path", [(), ("1", "11")], ids=str)
+async def test_each_key_of_the_footer_does_what_it_says(name: str, path: tuple[str, ...]) -> None:
+    view = with_view(View("sample.json", path), "" if name == TREE else name)
+    async with explorer((120, 36), measured_run(), view) as at:
+        if at.frame.view.name != view.name:
+            pytest.skip("the run has none of this view")
+        start = at.explore.here
+        for row in sorted({0, len(at.frame) - 1}):
+            at.explore.table.move_to(row)
+            await at.settle()
+            for action_id, key in keys_shown(at).items():
+                if action_id in LEFT_OUT:
+                    continue
+                await at.explore.go(start)
+                at.explore.marks, at.explore.entries = (), []
+                at.explore.give_keys(None)
+                at.explore.table.move_to(row)
+                await at.settle()
+                if key in keys_shown(at).values():
+                    await does_something(at, action_id, key)
+
+
+async def test_each_key_of_the_footer_does_what_it_says_in_a_table_of_runs() -> None:
+    async with explorer((120, 36), set_of_runs()) as at:
+        start = at.explore.here
+        for action_id, key in keys_shown(at).items():
+            if action_id not in LEFT_OUT:
+                await at.explore.go(start)
+                at.explore.marks = ()
+                await does_something(at, action_id, key)
+
+
+async def test_what_a_row_cannot_do_is_not_listed() -> None:
+    async with explorer((160, 40), measured_run(), View("sample.json")) as at:
+        shown = keys_shown(at)
+        assert {"enter", "mark", "why"} <= {*shown}
+        assert not {"up", "next_sibling", "next_gpu", "compare"} & {*shown}
+        await at.press("space")
+        assert "compare" not in keys_shown(at)
+        await at.press("j")
+        assert "compare" in keys_shown(at)
+        await at.press("enter")
+        assert {"up", "next_sibling", "next_gpu"} <= {*keys_shown(at)}
+        await at.press("escape", "escape", "escape")
+        assert "up" not in keys_shown(at) and not at.explore.status.is_error
+
+
+@pytest.mark.parametrize("name", ["kernels", "ranks", "losses", "overheads"])
+async def test_space_marks_rows_of_every_table_of_places(name: str) -> None:
+    by = "operation" if name == "losses" else ""
+    view = replace(with_view(View("sample.json"), name), by=by)
+    async with explorer((120, 36), measured_run(), view) as at:
+        first = at.label
+        await at.press("space", "j")
+        assert at.explore.table.marked == {first} and len(at.explore.marks) == 1
+        second = at.label
+        await at.press("=")
+        baseline = at.frame.view.baseline
+        assert baseline is not None and baseline.path == (first,) and at.path == (second,)
