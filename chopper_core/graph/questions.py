@@ -50,7 +50,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_class
+from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_classes
 
 LEAST, EXPECTED, MOST = range(3)
 _ROUNDS: Final = 4
@@ -621,7 +621,8 @@ def bound_by_memory(run: Run) -> Mask:
     table, chip = run.table, run.hardware
     used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
     bound = np.zeros(len(table.names), np.bool_)
-    bound[used] = [kernel_class(table.names[code]) not in MATRIX_CLASSES for code in used.tolist()]
+    classes = kernel_classes([table.names[code] for code in used.tolist()])
+    bound[used] = [each not in MATRIX_CLASSES for each in classes]
     found = bound[table.kernel]
     flops, moved = (table.measured.get(name) for name in (FLOPS, MODEL_BYTES))
     if chip is not None and flops is not None and moved is not None:
