@@ -228,6 +228,14 @@ class OpenRun:
         """GPU memory over time, and what holds it."""
         return self._named("memory", path, options)
 
+    def training(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """The steps of the whole run by its trainer's log; `by="step"` has a row for each."""
+        return self._named("training", path, options)
+
+    def experts(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """How unevenly tokens go to experts and ranks, and what balancing would bring."""
+        return self._named("experts", path, options)
+
     def _named(self, name: str, path: str, options: ViewOptions) -> ResultFrame:
         """A view of a path; options are those of an address, and win over those of the path."""
         view = with_view(self.view(path), name)

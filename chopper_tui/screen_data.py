@@ -332,17 +332,33 @@ def second_signal(run: Run, chosen: str) -> str:
     return next(chain(varying, own, others))
 
 
+def _kept(run: Run, key: tuple[str, ...], made: Callable[[], bool]) -> bool:
+    """What was found out of a signal, once for the run's files: of millions of activities the
+    share of time in which they run takes long to tell."""
+
+    def same(known: bool) -> bool:
+        return known
+
+    return run.memo(key, lambda: run.kept(key, bool, made, same, same))
+
+
 def _says_more(run: Run, name: str, chosen: str) -> bool:
     """Whether a signal is worth a column next to another: not the same one, not 0 all the time."""
     if varies(run, name):
         return True
-    return not _is_same(run, name, chosen) and any(
-        np.nan_to_num(means).any() for means in _means_of(run, name).values()
-    )
+
+    def is_any() -> bool:
+        return any(np.nan_to_num(means).any() for means in _means_of(run, name).values())
+
+    return not _is_same(run, name, chosen) and _kept(run, ("not 0", name), is_any)
 
 
 def varies(run: Run, name: str) -> bool:
     """Whether a signal changes over time, or from GPU to GPU: a flat one says nothing."""
+    return _kept(run, ("varies", name), lambda: _varies(run, name))
+
+
+def _varies(run: Run, name: str) -> bool:
     is_share, least, most = run.signal(name).unit == Unit.PERCENT, np.inf, -np.inf
     for means in _means_of(run, name).values():
         least = min(least, float(np.nanmin(means, initial=np.inf)))
@@ -366,6 +382,10 @@ def _means_of(run: Run, name: str) -> Mapping[int, Float64]:
 
 def _is_same(run: Run, name: str, chosen: str) -> bool:
     """Whether two signals in % are one curve, as busy and compute where nothing else runs."""
+    return _kept(run, ("same", name, chosen), lambda: _are_same(run, name, chosen))
+
+
+def _are_same(run: Run, name: str, chosen: str) -> bool:
     one, other = (_means_of(run, each) for each in (name, chosen))
     units = {run.signal(each).unit for each in (name, chosen)}
     if units != {Unit.PERCENT} or one.keys() != other.keys():

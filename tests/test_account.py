@@ -481,14 +481,14 @@ def test_rates_and_energies_follow_from_each_other(name: str) -> None:
 
 def test_recomputation_is_no_work_of_the_model() -> None:
     """The same model takes longer with it, and its FLOPs are those of forward and backward once."""
-    shares = ("theoretical_pct", "recompute_pct")
+    shares = ("mfu_pct", "recompute_pct")
     of_model, recomputed = [], []
     for style in ("module", "module recomputing"):
         run = planted_run(style)
         figures = figures_of_run(run).figures
         step_ns, mfu_pct = float(figures["step_time_ns"]), float(figures["mfu_pct"])
         found = query(run, View(run.name, name="overheads", columns=shares)).total
-        assert found["theoretical_pct"] == mfu_pct
+        assert found["mfu_pct"] == mfu_pct
         flops = query(run, View(run.name, columns=("model_flops",))).total["model_flops"]
         of_model.append((mfu_pct * step_ns, flops, sum(info.describe(run)["model_flops"].values())))
         recomputed.append(found["recompute_pct"])

@@ -212,7 +212,7 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     """
     names: tuple[str, ...] = (*col.BREAKDOWN, col.AT_PEAK)
     if has_again := bool((again := table.is_recomputed).any()):
-        names = (*names, col.RECOMPUTED, col.RECOMPUTED_FLOPS)
+        names = (*names, col.RECOMPUTED, col.RECOMPUTED_FLOPS, col.RECOMPUTED_AT_PEAK)
     columns = {name: np.empty(len(table)) for name in names}
     response = clock_response(table, hardware) if hardware else None
     # In chunks: the intermediate arrays are many times larger than the result.
@@ -232,10 +232,14 @@ def _of_recomputation(
     """The parts with the FLOPs of recomputation as a part of their own: they are no model's."""
     theory = found["theoretical_ns"]
     flops = table.measured.get(col.FLOPS, np.full(len(table), np.nan))
+    at_peak = found[col.AT_PEAK]
     return {
         "theoretical_ns": np.where(again & np.isfinite(theory), 0.0, theory),
         col.RECOMPUTED: np.where(again, theory, np.where(np.isfinite(theory), 0.0, np.nan)),
         col.RECOMPUTED_FLOPS: np.where(again, flops, np.where(np.isfinite(flops), 0.0, np.nan)),
+        col.RECOMPUTED_AT_PEAK: np.where(
+            again, at_peak, np.where(np.isfinite(at_peak), 0.0, np.nan)
+        ),
     }
 
 

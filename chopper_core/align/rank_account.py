@@ -167,7 +167,10 @@ def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:
         own = np.flatnonzero(gpu == number)
         start, took, kind, stream, launch, step = (column[own] for column in columns)
         for name, values in accounted(start, took, kind, stream, launch, step).columns.items():
-            found.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
+            column = found.setdefault(name, np.zeros(len(gpu), np.int64))
+            # Zeros that nothing writes to take no memory.
+            if values.any():
+                column[own] = values
     return found
 
 

@@ -26,6 +26,8 @@ from chopper_core.util.grouping import combined, distinct, ranked, ratios, sums_
 _OF_EXPERTS: Final = re.compile(
     r"expert|(?<![a-z])moe(?![a-z])|grouped_?(?:gemm|mm|mlp)|group_gemm", re.IGNORECASE
 )
+_WORDS: Final = ("expert", "moe", "group")
+"""One of them is in each text that matches."""
 _EXCHANGE: Final = re.compile(r"all_?to_?all", re.IGNORECASE)
 BY_LOG: Final = "the log's lists of tokens"
 BY_RANGES: Final = "tokens in the names of ranges"
@@ -171,7 +173,10 @@ def _expert_work(run: Run) -> ExpertWork | None:
 
 
 def _named(rows: Index, codes: Int32, names: Sequence[str]) -> Index:
-    chosen = [code for code, name in enumerate(names) if _OF_EXPERTS.search(name)]
+    # Of thousands of long names few have a word of the pattern.
+    lowered = enumerate(map(str.lower, names))
+    likely = [code for code, name in lowered if any(word in name for word in _WORDS)]
+    chosen = [code for code in likely if _OF_EXPERTS.search(names[code])]
     return rows[np.isin(codes[rows], chosen)]
 
 

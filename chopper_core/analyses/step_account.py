@@ -182,8 +182,9 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def of_peak_pct(self) -> float:
-        """The theoretical time in % of the time."""
-        return 100.0 * self.parts[THEORY] / max(sum(self.parts.values()), 1.0)
+        """MFU: the time of the model's FLOPs at peak in % of the time."""
+        share = 100.0 * self.parts[THEORY] / max(sum(self.parts.values()), 1.0)
+        return share * float(np.ravel(parts_of(self.run, self.whole, (THEORY,)).model_x)[0])
 
     def _parts_of(self, nodes: Groups, *, has_theory: bool = True) -> Parts:
         """The parts of the time of one group, which is all of these GPUs."""

@@ -19,6 +19,7 @@ from chopper_core.model.column_names import (
     FLOPS,
     FLOPS_TYPE,
     RECOMPUTED,
+    RECOMPUTED_AT_PEAK,
 )
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -57,6 +58,10 @@ class TimeParts(Struct, frozen=True):
     elapsed_ns: Int64
     divided_ns: Mapping[str, Float64] = {}
     """Part → its time where only some of a node's GPUs distinguish it (`divided_as`), else NaN."""
+    model_x: Float64 | float = 1.0
+    all_x: Float64 | float = 1.0
+    """How many times their charged parts the times at peak of the model's FLOPs are, and of all:
+    while two kernels compute, time is charged to one, but the FLOPs are those of both."""
 
     def numbers(self, name: str) -> Int64:
         """A part as the GPUs have it, 0 where it is unknown: its time is in another part."""
@@ -82,12 +87,35 @@ class TimeParts(Struct, frozen=True):
             quotient(found.known(), self.elapsed_ns, 100.0), extrapolated=found.extrapolated
         )
 
+    def utilization(self) -> Values:
+        """MFU: the time of the model's FLOPs at peak, in % of the time."""
+        found = self.share(THEORY)
+        return replace(found, numbers=found.numbers * self.model_x)
+
+    def hardware_utilization(self) -> Values:
+        """HFU: the same with the FLOPs of recomputation."""
+        model, again = self.share(THEORY), self.share(RECOMPUTED)
+        marked = [each.extrapolated for each in (model, again) if each.extrapolated is not None]
+        either = np.any(marked, axis=0) if marked else None
+        numbers = (model.known() + again.known(0.0)) * self.all_x
+        return Values(numbers, ~model.present(), either)
+
 
 def parts_of(run: Run, nodes: Groups, names: Sequence[str] = TERMS) -> TimeParts:
     """The parts of each node's elapsed time; those that are known add up to it."""
     scope = Scope.of(run, nodes)
     values = {name: METRICS[name].compute(scope) for name in names}
-    return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
+    elapsed_ns = METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64)
+    return TimeParts(values, elapsed_ns, {}, *_beyond_charged(nodes))
+
+
+def _beyond_charged(nodes: Groups) -> tuple[Float64, Float64]:
+    """`model_x` and `all_x` of each node; 1 where the FLOPs are unknown, or take no time."""
+    at_peak, again = nodes.known(AT_PEAK)[0], nodes.known(RECOMPUTED_AT_PEAK)[0]
+    model, recomputed = nodes.known(THEORY)[0], nodes.known(RECOMPUTED)[0]
+    found = ratios(at_peak - again, model), ratios(at_peak, model + recomputed)
+    of_model, of_all = (np.where(np.isfinite(x) & (x > 0), x, 1.0) for x in found)
+    return of_model, of_all
 
 
 def divided_as(

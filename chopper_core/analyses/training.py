@@ -15,6 +15,7 @@ from msgspec import Struct
 from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.step_times import step_times
 from chopper_core.model.phrases import facts, percent, time
+from chopper_core.model.recent_steps import NO_STEPS, JobSteps
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.training import UNKNOWN, TrainedPhases, TrainedSteps
@@ -229,6 +230,35 @@ def _training(rows: TrainedSteps, is_stated: bool) -> Training:
         figures,
         np.maximum.reduceat(rows.stamp_ns, first),
         is_stated,
+    )
+
+
+def job_steps(run: Run) -> JobSteps:
+    """The steps of a running job: as its processes publish them, else by its log's last start."""
+    if run.recent is not None and len(published := run.recent.steps.job()):
+        return published
+    training = training_of(run)
+    return NO_STEPS if training is None else run.memo(("job steps",), lambda: _of_job(training))
+
+
+def _of_job(training: Training) -> JobSteps:
+    own = np.flatnonzero(np.isfinite(training.step_ns))
+    own = own[training.attempt[own] == training.attempt.max()]
+    time_ns, end_ns = training.step_ns[own], training.stamp_ns[own]
+    if (end_ns == UNKNOWN).any():
+        end_ns = np.cumsum(time_ns * training.steps[own]).astype(np.int64)
+    rates = training.figures.get("tokens_per_s", np.full(len(training), nan))[own]
+    count = len(own)
+    sizes = np.diff(training.first, append=len(training.rows))
+    return JobSteps(
+        number=training.step[own],
+        time_ns=time_ns,
+        end_ns=end_ns,
+        tokens=rates * time_ns / 1e9,
+        evaluation_ns=np.zeros(count),
+        checkpoint_ns=np.zeros(count),
+        profiled=np.zeros(count, np.bool_),
+        ranks=sizes[own].astype(np.int64),
     )
 
 

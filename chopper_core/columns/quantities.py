@@ -75,11 +75,12 @@ token energy | J | analyses.step_energy.StepEnergy
 
 MFU | % | analyses.time_parts.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
-    step time; "of peak" in the headline, "theory %" as a part of the time. The model's FLOPs are
-    those of forward and backward once: recomputation is a loss.
+    step time; "of peak" in the headline. The model's FLOPs are those of forward and backward once:
+    recomputation is a loss. "theory %", the part of the charged time, is less while two kernels
+    compute at once.
     base: a ratio of sums
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some
-    places: overview headline, live headline, overheads theoretical_pct, runs mfu_pct
+    places: overview headline, live headline, overheads mfu_pct, runs mfu_pct
 
 exposed communication | s | columns.METRICS (exposed_comm_ns)
     Time in which communication runs and no compute, charged to the communication.

@@ -488,8 +488,10 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
     reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
-    reasons += _where_long(context, known)
-    return f": {listed(reasons)}" if reasons else ""
+    if not longer >= CAUSE.share:
+        reasons += _where_long(context, known)
+    *first, last = reasons or [""]
+    return f": {', '.join(first)}{' and ' * bool(first)}{last}" if last else ""
 
 
 def _where_long(context: FindingsContext, known: LongStage) -> list[str]:

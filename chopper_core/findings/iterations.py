@@ -345,13 +345,16 @@ def _delayed(context: FindingsContext) -> list[int]:
 def slow_iterations(context: FindingsContext) -> Index:
     """The positions of the complete steps that take longer.
 
-    The run's first step warms up and may take longer.
+    The run's first step warms up and may take longer, unless it has more work.
     """
     iterations, took = context.all_iterations, context.took_ns
     if len(iterations) < FEWEST.value:
         return np.zeros(0, np.intp)
-    first = _first_of_run(context, np.iinfo(np.int64).max)
-    return np.flatnonzero((took > outlier_limit(took, LONGER, STEADY)) & (iterations != first))
+    is_slow = took > outlier_limit(took, LONGER, STEADY)
+    is_first = iterations == _first_of_run(context, np.iinfo(np.int64).max)
+    if (is_slow & is_first).any() and not _more_work(context, np.flatnonzero(is_first)):
+        is_slow &= ~is_first
+    return np.flatnonzero(is_slow)
 
 
 def _first_of_run(context: FindingsContext, without: int) -> int:
@@ -391,6 +394,17 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
 
 
+def _more_work(context: FindingsContext, slow: Index) -> str:
+    """What slow steps have more of than the others; empty without more."""
+
+    def ratio(values: Float64) -> float:
+        means = values.mean(axis=0)
+        rest = median_of(np.delete(means, slow)) if len(slow) < len(means) else np.nan
+        return float(means[slow].mean()) / rest if rest > 0 else np.nan
+
+    return more_work(context.run, context.gpus, context.all_iterations.tolist(), ratio)
+
+
 def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, str]:
     """Why slow steps take longer, as the end of a phrase and of a title: what hosts do, which
     the phrase has already; of compute more work, a lower clock, an operation, or what memory
@@ -401,13 +415,8 @@ def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[s
     if cost != Cost.COMPUTE:
         return "", ""
 
-    def ratio(values: Float64) -> float:
-        means = values.mean(axis=0)
-        rest = median_of(np.delete(means, slow)) if len(slow) < len(means) else np.nan
-        return float(means[slow].mean()) / rest if rest > 0 else np.nan
-
     iterations = context.all_iterations.tolist()
-    if more := more_work(context.run, context.gpus, iterations, ratio):
+    if more := _more_work(context, slow):
         return f": they have {more}", f": {more}"
     table, rows = context.table, context.by_iteration.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]

@@ -45,7 +45,7 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
-from chopper_core.work.kernel_classes import kernel_class
+from chopper_core.work.kernel_classes import kernel_classes
 
 
 class Threshold(Struct, frozen=True):
@@ -185,7 +185,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def of_classes(self, classes: Collection[str]) -> Mask:
         """Whether each name of the table is of one of some classes."""
-        return np.array([kernel_class(name) in classes for name in self.table.names], np.bool_)
+        return np.array([each in classes for each in kernel_classes(self.table.names)], np.bool_)
 
     def codes(self, level: str) -> Int64:
         return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))
@@ -666,6 +666,9 @@ class Finding(Struct, frozen=True):
     """The questions whose answer is the saving; empty: what its place and changes say."""
     doubt: str = ""
     """Why its data is in doubt."""
+    alone_ns: float | None = None
+    """What it alone saves by replay, where that is more than what it is a part of saves; None
+    elsewhere."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

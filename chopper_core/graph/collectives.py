@@ -21,6 +21,7 @@ from chopper_core.align.collective_ends import (
     end_offsets,
 )
 from chopper_core.align.collective_sets import collective_sets, ordered_sets
+from chopper_core.graph.kept_collectives import StoredCollectives
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.attributes import (
     NO_NODE,
@@ -156,7 +157,37 @@ def collectives_of(run: Run, iterations: tuple[int, ...] = ()) -> Collectives | 
     Kernels of the GPUs are one collective where they end together and their labels don't contradict
     (`align.collective_sets`); one without labels takes those of its partners.
     """
-    return run.memo(("collectives", iterations), lambda: _matched(run, iterations))
+    key = "collectives", iterations
+    return run.memo(
+        key,
+        lambda: run.kept(
+            key,
+            StoredCollectives,
+            lambda: _matched(run, iterations),
+            _stored,
+            lambda known: _restored(run.table, known),
+        ),
+    )
+
+
+def _stored(found: Collectives | None) -> StoredCollectives:
+    if found is None:
+        raise ValueError("no collectives")
+    rows, first = found.rows.astype(np.int32), found.members.first.astype(np.int32)
+    names = StoredCollectives.__struct_fields__[2:]
+    return StoredCollectives(rows, first, **{name: getattr(found, name) for name in names})
+
+
+def _restored(table: KernelTable, known: StoredCollectives) -> Collectives:
+    known.check(len(table))
+    names = StoredCollectives.__struct_fields__[2:]
+    return Collectives(
+        members=Groups(table, known.rows.astype(np.intp), known.first.astype(np.intp)),
+        number=np.arange(len(known.first)),
+        member_place=np.arange(len(known.rows)),
+        member_set=known.owner,
+        **{name: getattr(known, name) for name in names},
+    )
 
 
 def collectives_in(

@@ -8,6 +8,7 @@ before the corresponding one of the other stream ends. A rule also holds where n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -76,10 +77,10 @@ def _ruled(
     found, follows = [near.take(slice(0))], np.zeros(len(pairs), np.bool_)
     for own in places_by(pairs).values():
         some = near.take(own)
-        sources = of_awaited[int(awaited[some.source[0]])]
+        sources = of_awaited(int(awaited[some.source[0]]))
         place[sources] = np.arange(len(sources))
         waits = _rule(
-            timed, recorded, key, some, of_waiting[int(waiting[some.target[0]])], sources, place
+            timed, recorded, key, some, of_waiting(int(waiting[some.target[0]])), sources, place
         )
         if waits is not None:
             follows[own] = True
@@ -87,10 +88,11 @@ def _ruled(
     return joined_edges([*found, near.take(follows)]), near.take(~follows)
 
 
-def _by_class(codes: Index, order: Index) -> list[Index]:
-    """The places of each class, in an order of the places."""
+def _by_class(codes: Index, order: Index) -> Callable[[int], Index]:
+    """The places of a class, in an order of the places: few of thousands are asked for."""
     by_code = order[stable_order(codes[order])]
-    return np.split(by_code, np.cumsum(np.bincount(codes))[:-1])
+    edges = np.append(0, np.cumsum(np.bincount(codes)))
+    return lambda code: by_code[edges[code] : edges[code + 1]]
 
 
 def _rule(

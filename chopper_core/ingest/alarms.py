@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.step_times import step_times
+from chopper_core.analyses.training import job_steps
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TRACKS
@@ -130,7 +131,10 @@ class AlarmWatch:
 def _steps_of(run: Run, recent: RecentSamples) -> tuple[Float64, list[int]]:
     """The times of steps in ms, and their numbers: of a job that publishes each, all of them but
     those that a profiler slows."""
-    if len(job := recent.steps.job()):
+    job = recent.steps.job()
+    if not len(job):
+        job = job_steps(run)
+    if len(job):
         own = ~job.profiled
         return job.time_ns[own] / 1e6, job.number[own].tolist()
     steps = None if run.is_sampled_only else step_times(run, View(run.name))

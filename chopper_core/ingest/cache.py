@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,8 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
 _MAPPED_FROM_ROWS: Final = 1 << 15
 """A run of so many activities takes less memory once it is mapped from its store."""
+_MOST_BYTES: Final = 20 * 10**9
+MOST_DAYS: Final = 60
 KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
 hold several runs, and which; which stores are intact; digests of the program; what was derived from
@@ -55,6 +58,10 @@ class CacheEntry(Struct, frozen=True):
     size_bytes: int
     used_s: float
     """When it was last opened, in seconds since the epoch."""
+    is_gone: bool
+    """Whether the files that it was read from are gone."""
+    derived: tuple[str, ...]
+    """The answers that are kept with it."""
 
 
 def directory() -> Path:
@@ -128,6 +135,7 @@ def open_cached(
                     whole, cached, origin=origin, private=True, is_synced=False, progress=progress
                 )
             index = _index_of(cached)
+            trim(cached)
             if len(run.table) >= _MAPPED_FROM_ROWS:
                 run = _kept_run(cached, progress, False)
     except (ChopperError, OSError) as error:
@@ -248,6 +256,7 @@ def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides)
 
 
 def entries() -> list[CacheEntry]:
+    """The cached runs, those used last first."""
     found = []
     for path in _folders():
         try:
@@ -255,9 +264,71 @@ def entries() -> list[CacheEntry]:
             is_old = False
         except DataError:
             is_old = True
-        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        found.append(CacheEntry(path, read_label(path).name, is_old, size, path.stat().st_mtime))
+        name, derived = read_label(path).name, _files(path / atomic.DERIVED)
+        own = sum(size for _, size, _ in _files(path))
+        is_gone = not all(map(os.path.exists, name.split(",")))
+        kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
+        size = own + sum(size for _, size, _ in derived)
+        used_s = path.stat().st_mtime
+        found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
     return sorted(found, key=lambda entry: -entry.used_s)
+
+
+def figures() -> Iterator[tuple[str, int, int]]:
+    """Of each of `KINDS` the number of values that are kept, and their bytes."""
+    for kind in KINDS:
+        files = [each for folder in _of_kind(kind) for each in _files(folder)]
+        if files:
+            yield kind, len(files), sum(size for _, size, _ in files)
+
+
+def most_bytes() -> int:
+    """How much the cached runs may take together; `$CHOPPER_CACHE_GB` says otherwise."""
+    try:
+        return int(float(os.environ.get("CHOPPER_CACHE_GB", "")) * 1e9)
+    except (ValueError, OverflowError):
+        return _MOST_BYTES
+
+
+def trim(newest: Path | None = None) -> None:
+    """Remove what wasn't used for `MOST_DAYS`, and the runs used the longest ago, until the others
+    take no more than they may; the `newest` stays."""
+    since_s = time.time() - 24 * 3600.0 * MOST_DAYS
+    sizes = []
+    for path in _folders():
+        files = [*_files(path), *_files(path / atomic.DERIVED)]
+        sizes.append((path != newest, -path.stat().st_mtime, sum(each[1] for each in files), path))
+    total = 0
+    for is_older, used_s, size, path in sorted(sizes):
+        total += size
+        if is_older and (-used_s < since_s or total > most_bytes()):
+            debug.note(f"{path} is removed: unused, or the cache is full")
+            atomic.remove_folder(path)
+    for kind in KINDS:
+        for folder in _of_kind(kind):
+            for used_s, _, file in _files(folder):
+                if used_s < since_s:
+                    Path(file).unlink(missing_ok=True)
+
+
+def _of_kind(kind: str) -> list[Path]:
+    """The folders with the values of a kind."""
+    folder = directory().parent / kind
+    try:
+        inner = [Path(each.path) for each in os.scandir(folder) if each.is_dir()]
+    except OSError:
+        return []
+    return [folder, *inner]
+
+
+def _files(folder: Path) -> list[tuple[float, int, str]]:
+    """When each file of a folder was changed, its size, and its path."""
+    try:
+        with os.scandir(folder) as found:
+            stats = [(each.stat(), each.path) for each in found if each.is_file()]
+    except OSError:
+        return []
+    return [(status.st_mtime, status.st_size, path) for status, path in stats]
 
 
 def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.step_times import step_times
+from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import STALL, STEP_TIME, AlarmWatch
 from chopper_core.ingest.batches import read_again
@@ -29,7 +30,7 @@ from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles, deleted_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import AlarmEvent, RecentSamples
-from chopper_core.model.recent_steps import JobSteps
+from chopper_core.model.recent_steps import NO_STEPS, JobSteps
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.record.manifest import MANIFEST, is_ring
@@ -354,11 +355,14 @@ def follow_lines(follower: Follower) -> Iterator[Escaped]:
             for number in sorted(rows.keys() - steps):
                 yield _line(step=number, step_time_ns=rows[number], gpus=len(times.gpus))
             steps |= rows.keys()
-        job, born = recent.steps.job(), recent.steps.born_ns
+        job = NO_STEPS if run is None else job_steps(run)
+        born, word = recent.steps.born_ns, "published_step"
+        if not recent.steps and run is not None and (training := training_of(run)) is not None:
+            born, word = -training.attempts[-1] - 2, "logged_step"
         if born != start:
             start, published = born, -1
         for place in np.flatnonzero(job.number > published).tolist():
-            yield _line(**_described_step(job, place))
+            yield _line(**_described_step(job, place, word))
         published = max([published, *job.number[-1:].tolist()])
         for time_ns, gpus in samples.of(recent):
             yield _line(time_ns=time_ns, gpus=gpus)
@@ -373,10 +377,10 @@ def follow_lines(follower: Follower) -> Iterator[Escaped]:
         at_rest = 0 if has_come else at_rest + 1
 
 
-def _described_step(job: JobSteps, place: int) -> dict[str, object]:
-    """A published step, with what is known of it."""
+def _described_step(job: JobSteps, place: int, word: str) -> dict[str, object]:
+    """A step that processes publish, or that a log has, with what is known of it."""
     return {
-        "published_step": int(job.number[place]),
+        word: int(job.number[place]),
         "step_time_ns": float(job.time_ns[place]),
         "end_ns": int(job.end_ns[place]),
         "ranks": int(job.ranks[place]),

@@ -74,7 +74,7 @@ from chopper_core.sources.registry import (
     formats,
     natural_key,
 )
-from chopper_core.sources.settings import read_settings
+from chopper_core.sources.settings import gives_settings, read_settings
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
 from chopper_core.store.format import is_store, paths_of
@@ -305,7 +305,11 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
                 layout = layout_of_settings(settings)
         except DataError as error:
             return replace(run, failed=(*run.failed, (str(path), str(error))))
-        run = replace(run, settings={**in_name(path.absolute().name), **settings, **run.settings})
+        run = replace(
+            run,
+            settings={**in_name(path.absolute().name), **settings, **run.settings},
+            skipped=tuple(item for item in run.skipped if not gives_settings(Path(item[0]))),
+        )
         if layout is not None:
             return replace(run, layout=layout.text)
     return run

@@ -17,6 +17,7 @@ from chopper_core.record.anchors import clock_steps, offset_between
 from chopper_core.record.manifest import (
     MANIFEST,
     NODES,
+    PART,
     PROCESSES,
     TRIGGER,
     Manifest,
@@ -30,6 +31,9 @@ from chopper_core.util.errors import DataError
 _CLOCKS: Final = (ClockDomain.EPOCH, ClockDomain.BOOTTIME, ClockDomain.MONOTONIC)
 
 
+_OWN: Final = (MANIFEST, NODES, PROCESSES, TRIGGER)
+
+
 class RecordedRun(Struct, frozen=True):
     """The manifests at the paths of a run, by directory: one, or one per node."""
 
@@ -41,8 +45,7 @@ class RecordedRun(Struct, frozen=True):
         """Whether a file is a manifest's, and no input of its own."""
         own = PurePath(path)
         return any(
-            own.is_relative_to(folder)
-            and own.relative_to(folder).parts[0] in (MANIFEST, NODES, PROCESSES, TRIGGER)
+            own.is_relative_to(folder) and next(iter(own.relative_to(folder).parts), "") in _OWN
             for folder in (*self.manifests, *(Path(path).parent for path, _ in self.unread))
         )
 
@@ -98,7 +101,8 @@ def recorded_at(paths: Sequence[Path]) -> RecordedRun | None:
     manifests: dict[Path, Manifest] = {}
     unread = []
     for folder in filter(Path.is_dir, paths):
-        places = [folder]
+        parts = [path.parent for path in folder.glob(f"{PART}*/{MANIFEST}")]
+        places = [folder, *sorted(parts, key=lambda part: (len(part.name), part.name))]
         if not (folder / MANIFEST).is_file():
             places = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
         for place in places:
@@ -180,7 +184,8 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
         gpus = f"{len(node.gpus)} x {', '.join(models)}" if node.gpus else "no GPU"
         how = f", {node.samples:,} samples through {node.library}" if node.library else ""
         driver = f", {node.driver}" if node.driver else ""
-        facts[f"node {node.host}"] = f"{gpus}{driver}{how}, {len(node.anchors)} anchors"
+        ended = "" if node.returncode is None else f", exit code {node.returncode}"
+        facts[f"node {node.host}"] = f"{gpus}{driver}{how}, {len(node.anchors)} anchors{ended}"
     for name, each in manifest.passes.items():
         facts[name] = f"{each.state}: {' '.join(each.counters)}"
     notes = [f"{node.host}: {note}" for node in manifest.nodes for note in node.notes]
@@ -228,6 +233,9 @@ def _problems(folder: Path, manifest: Manifest) -> Iterator[str]:
     elif manifest.returncode:
         yield f"the recorded command ended with exit code {manifest.returncode}"
     has_windows = manifest.options.get("steps") != 0
+    for node in manifest.nodes:
+        if node.returncode and node.returncode != manifest.returncode:
+            yield f"the command of node {node.host} ended with exit code {node.returncode}"
     yield from recording_problems(folder, manifest.processes, has_windows=has_windows)
     for node in manifest.nodes:
         yield from (f"node {node.host}: {step}" for step in clock_steps(node.anchors))

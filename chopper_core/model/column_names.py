@@ -89,6 +89,8 @@ MATRIX_COUNTERS: Final[Mapping[ElementType, str]] = {
 OPS_PER_COUNT: Final = 512
 """Floating-point operations behind one count of a MOPS counter."""
 RECOMPUTED_FLOPS: Final = "recomputed_flops"
+RECOMPUTED_AT_PEAK: Final = "recomputed_peak_ns"
+"""Of recomputation, as `AT_PEAK` of all FLOPs: of whole durations, not of the charged time."""
 """Those of `FLOPS` that are of recomputation; only in a run that recomputes."""
 RECOMPUTED: Final = "recompute_ns"
 """A part of `BREAKDOWN`, in a run that recomputes."""

@@ -112,6 +112,13 @@ class JobSteps(Struct, frozen=True, eq=False):
         return ", ".join([*parts, *["profiled"] * bool(self.profiled[place])])
 
 
+_NONE: Final = np.empty(0)
+_NO_NUMBERS: Final = np.empty(0, np.int64)
+NO_STEPS: Final = JobSteps(
+    _NO_NUMBERS, _NONE, _NO_NUMBERS, _NONE, _NONE, _NONE, np.empty(0, np.bool_), _NO_NUMBERS
+)
+
+
 class RecentSteps:
     """The last steps of each process of a job; of a job that was started again, of each start."""
 
@@ -241,9 +248,7 @@ def _places(own: list[_Process], count: int) -> Iterator[str]:
 def _joined(processes: list[_Process]) -> JobSteps:
     own = [each for each in processes if len(each.rows)]
     if not own:
-        nothing = np.empty(0)
-        none = np.empty(0, np.int64)
-        return JobSteps(none, nothing, none, nothing, nothing, nothing, np.empty(0, np.bool_), none)
+        return NO_STEPS
     # A rank that ended, or is gone while the others go on, holds none of them up.
     newest = max(int(each.rows[-1, 0]) for each in own)
     lasts = [int(each.rows[-1, 0]) for each in own]

@@ -14,6 +14,7 @@ from tempfile import gettempdir
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.record import counters, device, manifest
@@ -47,6 +48,9 @@ _FIRST_REPORT_S: Final = 10.0
 _SAMPLER_END_S: Final = 5.0
 _JOIN_S: Final = 600.0
 """A directory that another node began to record into less than this ago is that of the same job."""
+_MOST_PARTS: Final = 1000
+_SLOW_PCT: Final = 50.0
+"""A window that slows steps by more isn't what the job does."""
 _TRIGGER_S: Final = 3.0
 """From a trigger to its window: all ranks have to see it before they reach its first step."""
 _BY_SIGNAL: Final = 128
@@ -68,10 +72,16 @@ class RecordOptions(Struct, frozen=True):
     device: str = ""
     """The same, to sample while kernels run."""
 
+    is_light: bool = False
+    """Whether windows are without shapes and modules, which slow steps that wait for the host."""
+    joins: bool = False
+    """Whether a directory that has a recording gets a numbered part, and training always starts."""
+
     def options(self) -> dict[str, Any]:
         """The options that choose steps."""
         names = ("skip", "steps", "every", "step_on")
-        return {name: getattr(self, name) for name in names}
+        light = {"light": True} if self.is_light else {}
+        return {name: getattr(self, name) for name in names} | light
 
     def check(self) -> None:
         if self.skip < 1 or self.steps < 0:
@@ -100,6 +110,8 @@ def record(
     Raises UsageError and DataError before the command is started.
     """
     recording.check()
+    if recording.joins:
+        recording = replace(recording, run=_next_part(recording.run))
     run, passes = recording.run, []
     if recording.counters:
         counters.check_tool(run)
@@ -113,7 +125,13 @@ def record(
         is_there = Path(command[0]).is_file()
         say(f"{command[0]}: {'not executable' if is_there else 'not found'}")
         return _NOT_EXECUTABLE if is_there else _NOT_FOUND
-    is_first = _prepare(run, command)
+    try:
+        is_first = _prepare(run, command)
+    except (UsageError, DataError) as error:
+        if not recording.joins:
+            raise
+        say(f"nothing is recorded: {error}")
+        return run_command(command, os.environ)
     more = {"sampler": _SAMPLER, "host": manifest.host_name()}
     environ = environment(recording, os.environ, **more)
     ticks: list[Callable[[], None]] = [_ProgressLines(run, say)] if is_terminal else []
@@ -127,12 +145,19 @@ def record(
         except OSError as error:
             say(f"{command[0]}: {error.strerror}")
             code = _NOT_EXECUTABLE
+    with suppress(OSError):
+        manifest.end_node(run, code)
     if is_first:
         try:
             end_manifest(recording, code)
         except (OSError, DataError) as error:
             say(f"{run}: its manifest can't be written: {getattr(error, 'strerror', '') or error}")
     found = _described(run)
+    if (longer := found.overhead.get("pct", 0)) >= _SLOW_PCT and not recording.is_light:
+        say(
+            f"steps take {longer:.0f} % longer in a window: the host is the limit there, and "
+            "--light records without shapes and modules, which slow it most"
+        )
     for process in found.processes if code else ():
         # It may have been killed during an export.
         if process.host == manifest.host_name() and not is_running(process.pid):
@@ -166,14 +191,18 @@ def _counted(
 ) -> int:
     """Run the counter passes of a recording; returns the exit code of its traced run."""
     run, found = recording.run, _described(recording.run)
-    if len({process.host for process in found.processes if process.step >= 0}) > 1:
-        say("counters are not collected: their passes run on this node only, the job on several")
+    if manifest.have_joined(run):
+        say(
+            "counters are not collected: each node runs a command of its own, and a pass needs all "
+            "of them; srun starts a job on all nodes by one command"
+        )
     else:
         library = counters.marker_library()
         environ = dict(os.environ)
         if library:
             states = str((run / counters.STATES).absolute())
-            environ = environment(recording, os.environ, run=states, markers=library)
+            more = {"run": states, "markers": library, "ends": True}
+            environ = environment(recording, os.environ, **more)
         else:
             say("rocprofv3 has no roctx next to it: kernels of all steps are counted")
         try:
@@ -233,17 +262,37 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
     """Make the directory of a run; False where another node of the same job has."""
     try:
         if run.exists() and (not run.is_dir() or any(run.iterdir())):
-            found = manifest.read_manifest(run) if run.is_dir() else None
+            if not run.is_dir():
+                raise UsageError(f"{run} is a file; -o takes the directory to record into")
+            found = manifest.read_manifest(run)
             began_s = time.time() - found.started_ns / 1e9 if found else _JOIN_S
             if found is None or found.ended_ns or began_s >= _JOIN_S:
                 raise UsageError(f"{run} exists and isn't empty; give another directory with -o")
             if found.host == manifest.host_name():
                 raise UsageError(f"{run} is being recorded into; give another directory with -o")
+            manifest.join_node(run)
             return False
         manifest.start_manifest(run, command)
     except OSError as error:
         raise DataError(f"{run} can't be written: {error.strerror}") from error
     return True
+
+
+def _next_part(run: Path) -> Path:
+    """Where a recording into a directory goes: into it, or into its next numbered part.
+
+    A part that another node of the same job has just begun is joined.
+    """
+    parts = [run, *(run / f"{manifest.PART}{number}" for number in range(2, _MOST_PARTS))]
+    for part in parts:
+        if not part.exists() or (part.is_dir() and not any(part.iterdir())):
+            return part
+        with suppress(DataError):
+            found = manifest.read_manifest(part) if part.is_dir() else None
+            is_fresh = found and time.time() - found.started_ns / 1e9 < _JOIN_S
+            if found and is_fresh and not found.ended_ns and found.host != manifest.host_name():
+                return part
+    return parts[-1]
 
 
 @contextmanager

@@ -229,11 +229,9 @@ def _run_pass(
         shutil.rmtree(each, ignore_errors=True)
         each.mkdir(parents=True)
     has_windows = VARIABLE in environ
-    # The launcher writes a file too, without a rank.
     profiled = (
-        *(TOOL, "--pmc", *counters, "--kernel-trace", "--marker-trace", "-f", "rocpd"),
-        *([_REGIONS] * has_windows),
-        *("-d", str(hidden), "-o", "%hostname%_%env{RANK}%_%pid%", "--", *command),
+        *pass_command(counters, hidden, has_windows=has_windows),
+        *command,
     )
     try:
         process = subprocess.Popen(profiled, env=dict(environ))
@@ -248,7 +246,7 @@ def _run_pass(
         end_process(process, _END_S)
         raise
     expected = known.returncode or 0
-    if code != expected:
+    if code not in (0, expected):
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     if not any(path.stat().st_size for path in hidden.rglob("*") if path.is_file()):
         return f"{TOOL} wrote nothing"
@@ -261,6 +259,22 @@ def _run_pass(
     shutil.rmtree(folder, ignore_errors=True)
     hidden.rename(folder)
     return ""
+
+
+def pass_command(
+    counters: Sequence[str], folder: Path | str, *, has_windows: bool
+) -> tuple[str, ...]:
+    """What runs a command as a pass, before the words of the command.
+
+    A launcher writes a file too, without a rank. rocprofv3 of ROCm 7 and later writes rocpd, that
+    before CSV.
+    """
+    form = "rocpd" if "rocpd" in output_of((TOOL, "--help")) else "csv"
+    return (
+        *(TOOL, "--pmc", *counters, "--kernel-trace", "--marker-trace", "-f", form),
+        *([_REGIONS] * has_windows),
+        *("-d", str(folder), "-o", "%hostname%_%env{RANK}%_%pid%", "--"),
+    )
 
 
 def end_process(process: subprocess.Popen[bytes], wait_s: float) -> None:

@@ -30,6 +30,9 @@ _HEAD_BYTES: Final = 100
 """The schema comes first."""
 MANIFEST: Final = "run.json"
 NODES: Final = "nodes"
+_JOINED: Final = ".joined"
+PART: Final = "part"
+"""Directories of recordings that go into one that is there, by `--join`, are numbered after it."""
 PROCESSES: Final = "processes"
 STEPS: Final = "steps"
 RING: Final = ".ring"
@@ -75,6 +78,8 @@ class RecordedNode(Struct, omit_defaults=True):
     samples: Whole = 0
     notes: list[str] = field(default_factory=list)
     """What couldn't be recorded, and why."""
+    returncode: Whole | None = None
+    """Of the command that `chopper record` ran on it; None where another node's started its."""
 
 
 class RecordedWindow(Struct, omit_defaults=True):
@@ -205,6 +210,26 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
         path = run_dir / PROCESSES / f"{'-'.join(filter(None, parts))}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, part)
+
+
+def join_node(run_dir: Path) -> None:
+    """Say that this node runs a command of its own for a run; raises OSError."""
+    (run_dir / NODES).mkdir(exist_ok=True)
+    (run_dir / NODES / f".{host_name()}{_JOINED}").touch()
+
+
+def have_joined(run_dir: Path) -> bool:
+    """Whether other nodes run commands of their own."""
+    return any((run_dir / NODES).glob(f".*{_JOINED}"))
+
+
+def end_node(run_dir: Path, rc: int) -> None:
+    """Add how the command ended to what the sampler of this node wrote; raises OSError."""
+    known, _ = read_record_parts(run_dir / NODES, RecordedNode)
+    host = host_name()
+    node = next((each for each in known if each.host == host), RecordedNode(host))
+    node.returncode = rc
+    publish_part(run_dir, node)
 
 
 def is_ring(path: str | Path) -> bool:

@@ -43,6 +43,7 @@ _RARE_S: Final = 0.1
 """Between readings of energy counters, caps and memory."""
 _ANCHOR_S: Final = 10.0
 _FLUSH_S: Final = 1.0
+_MOST_BYTES: Final = 1 << 24
 _CPU_S: Final = 0.2
 _QUICK: Final = 3
 """Readings of the clocks for each round of samples."""
@@ -199,6 +200,8 @@ class NodeSampler:
         self._is_tracing = False
         self._began_s = self._looked_s = time.monotonic()
         self._tool: subprocess.Popen[bytes] | None = None
+        self._counted = 0
+        """Bytes of the tool's file whose rows are counted."""
         self._notes: list[str] = []
         self._tasks = [_Task(_ANCHOR_S, self._anchor), _Task(_FLUSH_S, self._flush_steps)]
         self._library, reasons = open_library()
@@ -255,7 +258,18 @@ class NodeSampler:
         self.node.notes = [*self._notes, *(f"{why} ({n} times)" for why, n in failed.items())]
         if self._tool is not None and self._tool.poll() is not None:
             self.node.notes.append(f"{self.node.library.partition(',')[0]} ended early")
+        self._count_rows()
         publish_part(self.run_dir, self.node)
+
+    def _count_rows(self) -> None:
+        """Count the rows that a tool has written: they begin with a stamp, headings with a name."""
+        if self._tool is None:
+            return
+        with suppress(OSError), (self.run_dir / self.node.files[0]).open("rb") as file:
+            file.seek(self._counted)
+            lines = file.read(_MOST_BYTES).split(b"\n")
+            self._counted += sum(len(line) + 1 for line in lines[:-1])
+            self.node.samples += sum(line[:1].isdigit() for line in lines[:-1])
 
     def _flush_steps(self) -> None:
         """Send what processes of this node wrote of their steps to the other nodes.

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from chopper_core.model.units import Unit, scaled_text
-from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES
+from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES, PYTHON
 from chopper_core.record.manifest import (
     RING,
     STEPS,
@@ -91,11 +91,14 @@ def recording_problems(
     """What is missing in a recording, and what to do about it."""
     ranks = [state for state in states if state.step >= 0]
     if not states and not (run / PROCESSES / LOADED).exists():
-        yield (
-            "no process of the command imported torch with Chopper's hooks: python -E, -I or -S, a "
-            "container without this directory, or a launcher that resets PYTHONPATH keeps them "
-            f"out; {API}"
-        )
+        if (run / PROCESSES / PYTHON).exists():
+            yield "the command's Python doesn't import torch: it has no steps to record"
+        else:
+            yield (
+                "no Python of the command has Chopper's hooks: it runs none, or python -E, -I or "
+                "-S, a container without this directory, or a launcher that resets PYTHONPATH "
+                f"keeps them out; {API}"
+            )
     elif not ranks and not any(state.stood_down for state in states):
         yield f"no process ran a forward with gradients: nothing to record; {API}"
     world = max((state.world_size or 0 for state in states), default=0)

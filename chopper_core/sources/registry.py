@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from msgspec import Struct
 
 from chopper_core.model.address import nothing_at
+from chopper_core.record.manifest import MANIFEST, PART
 from chopper_core.sources.foreign import what_is
 from chopper_core.tables.text import FileHead, head_of
 from chopper_core.util import plugins
@@ -398,8 +399,13 @@ def _without_masses(
 def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
     found: list[Path] = []
     failed: list[OSError] = []
+    earlier = _earlier_starts(directory)
+    skipped += [SkippedFile(path, _EARLIER) for path in earlier]
     for path, folders, names in os.walk(directory, onerror=failed.append):
         folder = Path(path)
+        if folder == directory:
+            folders[:] = [name for name in folders if folder / name not in earlier]
+            names = [name for name in names if folder / name not in earlier]
         depth = len(folder.parts) - len(directory.parts)
         found += [folder / name for name in names if name[0] != "."]
         # os.walk calls itself for each level.
@@ -415,6 +421,20 @@ def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
     return sorted(found, key=natural_key)
 
 
+def _earlier_starts(directory: Path) -> set[Path]:
+    """What is in a recording of jobs that were started before its newest numbered part."""
+    parts = [path for path in directory.glob(f"{PART}*/{MANIFEST}") if path.parent.name != PART]
+    known = sorted((path.parent for path in parts), key=natural_key)
+    while known and not any(known[-1].glob("step*/*")):
+        known.pop()  # It has nothing to show yet.
+    if not known or not (directory / MANIFEST).is_file():
+        return set()
+    return {path for path in directory.iterdir() if path != known[-1] and path.name[0] != "."}
+
+
+_EARLIER: Final = (
+    "is of an earlier start of the job; the newest one is shown, and a part opens by its own name"
+)
 _DIGITS: Final = late(r"(\d+)")
 _MOST_ALIKE: Final = 2_000
 _PROBED: Final = 50

@@ -55,6 +55,13 @@ def has_settings(directory: Path) -> bool:
     return any((directory / name).is_file() for name in MANIFESTS) or bool(_job_files(directory))
 
 
+def gives_settings(path: Path) -> bool:
+    """Whether a file is a manifest, or a job's configuration with a setting that is known."""
+    if path.name in MANIFESTS:
+        return True
+    return path.suffix in YAML and bool(known_settings(setting_keys(path)))
+
+
 def setting_keys(path: Path) -> Iterator[tuple[str, Setting]]:
     """The scalar values of a JSON or YAML file by their keys, nested ones joined by dots.
 

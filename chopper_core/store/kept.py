@@ -26,7 +26,7 @@ from chopper_core.util import atomic, debug
 
 T = TypeVar("T")
 _MOST_FILES: Final = 256
-_MOST_BYTES: Final = 1 << 26
+_MOST_BYTES: Final = 1 << 27
 """Of what is derived from one run; what was written the longest ago goes."""
 _KINDS: Final = "biuf"
 """The kinds of numbers in arrays."""

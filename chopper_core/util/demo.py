@@ -25,3 +25,13 @@ def demo_path(name: str = "fsdp2") -> Path:
             here = Path.cwd()
             return path.relative_to(here) if path.is_relative_to(here) else path
     raise DataError(f"the demo run is missing: no {_FOLDER / name} next to or inside {root}")
+
+
+def is_demo(name: str) -> bool:
+    """Whether a run's name is that of a demo run, or its path."""
+    if name == DEMO:
+        return True
+    try:
+        return any(Path(name).resolve() == demo_path(each).resolve() for each in ("fsdp2", MEMORY))
+    except (DataError, OSError, ValueError):
+        return False

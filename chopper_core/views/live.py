@@ -13,11 +13,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import node_names
+from chopper_core.analyses.memory import failed_allocations
 from chopper_core.analyses.outliers import MIN_VALUES, outliers, spread_limit
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import gpus_of
 from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
+from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
@@ -29,7 +31,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, child_of
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.evidence import finding_cards
@@ -56,8 +58,11 @@ _LEAST_SHARE: Final = 0.02
 """A clock or use that is nearer to the others' median doesn't stand out."""
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
+_SLOWER: Final = 0.01
+"""A rank whose steps are longer than the median rank's by less isn't the slowest."""
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
+_MOST_WINDOWS: Final = 2
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
 _FIGURES: Final = ("throttle_pct", "vram_bytes")
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
@@ -85,6 +90,12 @@ _COLUMNS: Final = columns(
         The share of time under a limiter {_NOW}.
     now_vram_bytes | B | memory
         The memory in use {_NOW}.
+    model | | model
+        The product.
+    pci | | PCI
+        Its PCI address.
+    memory_bytes | B | of memory
+        Its memory, where a file states it.
     node | | node
         The host.
     rank | | rank
@@ -107,8 +118,8 @@ def answer(run: Run, view: View) -> ViewResult:
     lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
     curves = [curve for each in lanes_of for curve in each.curves.values()]
     end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
-    job = run.recent.steps.job() if run.recent is not None else None
-    if not end_ns and steps is None and not job:
+    job = job_steps(run)
+    if not end_ns and steps is None and not len(job):
         raise NothingToShow("no telemetry yet; put a log of amd-smi or nvidia-smi next to the run")
     stale = run.recent.stale(clock()) if run.recent is not None else frozenset()
     now = {
@@ -126,9 +137,13 @@ def answer(run: Run, view: View) -> ViewResult:
     if np.isfinite(limit).any():
         own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
+    order = _order(view, own)
+    gpus, limit = [gpus[place] for place in order], limit[order]
+    own = [(column, values.take(order)) for column, values in own]
+    now = {name: values[order] for name, values in now.items()}
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
-    row = _live_row(job, steps) if job else _step_row(steps)
+    row = _live_row(job, steps) if len(job) else _step_row(steps)
     lanes = tuple(replace(each, steps=row[0], profiled=row[1]) for each in lanes)
     below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
@@ -144,6 +159,20 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         charts=(*(lanes or _step_chart(job)), *below),
     )
+
+
+def _order(view: View, own: Own) -> Index:
+    """The places of the GPUs in the order that the view asks for: lanes are rows of the table."""
+    count = len(own[0][1].numbers) if own else 0
+    name, is_falling = view.sort.removeprefix("-"), view.sort.startswith("-")
+    values = next((values for column, values in own if column.name == name), None)
+    if values is None:
+        rising = np.arange(count)
+        return rising[::-1] if name in ("gpu", "name") and is_falling else rising
+    numbers = values.numbers.astype(np.float64)
+    order = np.argsort(-numbers if is_falling else numbers, kind="stable")
+    known = values.present()[order]
+    return np.concatenate([order[known], order[~known]])
 
 
 def _gpu(view: View, gpu: str) -> View:
@@ -174,6 +203,8 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         sign = ("▲" if event.holds else "●") + strftime(" %H:%M:%S", localtime(event.began_s))
         cards.append(Card((sign,), event.text, address.render(target)))
     number = newest(steps) if steps is not None else None
+    if steps is not None:
+        cards += _window_cards(view, steps, job_steps(run))
     if number is not None:
         # GPUs whose next window comes later have no less work: findings are those of this step.
         newest_step = child_of(View(view.run), "iteration", str(number))
@@ -184,13 +215,13 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
 def _job_headline(run: Run) -> tuple[str, ...]:
     """The newest step of a running job, its usual time, and the slowest rank."""
     recent = run.recent.steps if run.recent is not None else RecentSteps()
-    job, now_s = recent.job(), clock()
+    job, now_s = job_steps(run), clock()
     if not len(job):
         return ()
     has_ended = run.recent is not None and run.recent.has_ended
     stall = "" if has_ended else recent.stall(now_s) or recent.doing(now_s)
     rate, tokens = job.per_second()
-    rank, slower = recent.slowest()
+    rank, slower = recent.slowest() if recent else _slowest_by_log(run)
     within = job.named(len(job) - 1)
     parts = (
         stall,
@@ -206,7 +237,19 @@ def _job_headline(run: Run) -> tuple[str, ...]:
         lasts = [int(each.rows[-1, 0]) for each in starts[-2] if len(each.rows)]
         until = f", which ended after step {max(lasts):,}" if lasts else ""
         before = f"start {len(starts)} of the job; the one before{until}" if lasts else ""
-    return (facts(*parts), *[before] * bool(before))
+    failed = [each.sentence for each in failed_allocations(run)[-1:]]
+    return (facts(*parts), *[before] * bool(before), *failed)
+
+
+def _slowest_by_log(run: Run) -> tuple[int, float]:
+    """The slowest rank by the job's log, and by which part; -1 where none stands out."""
+    training = training_of(run)
+    if training is None or len(training.timed_ranks) < 2:
+        return -1, 0.0
+    _, slow = training.by_rank()
+    place = int(np.nanargmax(slow))
+    slower = float(slow[place]) - 1.0
+    return (int(training.ranks[place]), slower) if slower >= _SLOWER else (-1, 0.0)
 
 
 def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
@@ -229,6 +272,25 @@ def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
     ]
 
 
+def _window_cards(view: View, steps: StepTimes, job: JobSteps) -> list[Card]:
+    """The newest traced windows among the steps of a job; each opens its last step."""
+    if not len(job) or not steps.iterations:
+        return []
+    order = np.argsort(steps.iterations)
+    numbers, times_ns = np.array(steps.iterations)[order], steps.each_ns[order]
+    windows = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) != 1) + 1)
+    cards, usual_ns = [], job.usual_ns()
+    for own in windows[: -1 - _MOST_WINDOWS : -1]:
+        first, last, each_ns = numbers[own[0]], numbers[own[-1]], float(times_ns[own].mean())
+        change = ""
+        if isfinite(usual_ns) and usual_ns > 0:
+            change = f", {100 * (each_ns / usual_ns - 1):+.0f} % to the median of the others"
+        text = f"steps {first:,} to {last:,}: {time(each_ns)} each{change}"
+        opens = child_of(View(view.run), "iteration", str(last))
+        cards.append(Card(("traced",), text, address.render(opens)))
+    return cards
+
+
 def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple[int, ...]]:
     """The time of each step, those that stand out, and those that were profiled."""
     shown = slice(-_MAX_STEPS, None)
@@ -245,9 +307,9 @@ def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple
     return SignalRows("step ms", "", "step", "", span, *drawn), profiled
 
 
-def _step_chart(job: JobSteps | None) -> tuple[LineChart, ...]:
+def _step_chart(job: JobSteps) -> tuple[LineChart, ...]:
     """The time of each step, without signals of GPUs."""
-    if not job:
+    if not len(job):
         return ()
     shown = slice(-_MAX_STEPS, None)
     lines = {"step": job.time_ns[shown] / 1e6}
@@ -365,8 +427,17 @@ def _limits(run: Run, cap: Float64 | None, count: int) -> Float64:
 def _names(run: Run, gpus: list[int]) -> Own:
     """The node and the rank of each GPU, where there are several and they say more."""
     nodes, ranks = _name_words(run, gpus)
-    words = [("node", nodes), ("rank", [rank.removeprefix("r") for rank in ranks])]
-    return [(_COLUMNS[name], worded(own)) for name, own in words if any(own)]
+    about = {gpu.index: gpu for gpu in run.gpus}
+    words: list[tuple[str, list[str]]] = [
+        ("node", nodes),
+        ("rank", [rank.removeprefix("r") for rank in ranks]),
+        ("model", [about[gpu].hardware for gpu in gpus]),
+        ("pci", [about[gpu].pci for gpu in gpus]),
+    ]
+    found = [(_COLUMNS[name], worded([each or None for each in own])) for name, own in words]
+    sizes = numbered([float(about[gpu].memory_bytes) or nan for gpu in gpus])
+    found.append((_COLUMNS["memory_bytes"], sizes))
+    return [(column, values) for column, values in found if values.present().any()]
 
 
 def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:

@@ -44,8 +44,10 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 _NOTED_PCT: Final = 1.0
 _MAX_BARS: Final = 200
+MFU: Final = "mfu_pct"
 HFU: Final = "hfu_pct"
 
+UTILIZATION: Final = (MFU, HFU)
 COLUMNS: Final = columns(
     """
     lost_ns | ns | lost
@@ -55,10 +57,14 @@ COLUMNS: Final = columns(
     largest_loss | | largest loss
         The largest part of lost_ns.
         missing: the row loses nothing
+    mfu_pct | % | MFU %
+        Model FLOPs utilization: the time that the model's FLOPs take at peak, in % of elapsed_ns.
+        It is theoretical_pct, but while two kernels compute at once it counts the FLOPs of both,
+        where time is charged to one.
+        missing: the FLOPs of the row are unknown
     hfu_pct | % | HFU %
-        Hardware FLOPs utilization: the time that all FLOPs take at peak, those of recomputed
-        activations too, in % of elapsed_ns: theoretical_pct + recompute_pct. Without recomputation
-        it is theoretical_pct, the MFU.
+        Hardware FLOPs utilization: the same with the FLOPs of recomputed activities. Without
+        recomputation it is the MFU.
         missing: the FLOPs of the row are unknown
 """,
     source="overhead breakdown",
@@ -102,17 +108,8 @@ def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
         run, tree, view, "", node, covered_parts(Coverage(run, view, "", node, node))
     )
     found = [(SHARES[name], whole.share(name)) for name in names]
-    if HFU in view.columns:
-        found.append((COLUMNS[HFU], _hfu(whole)))
-    return found
-
-
-def _hfu(parts: TimeParts) -> Values:
-    """MFU, and the same of the FLOPs of recomputation."""
-    model, again = parts.share(THEORY), parts.share(RECOMPUTED)
-    marked = [each.extrapolated for each in (model, again) if each.extrapolated is not None]
-    either = np.any(marked, axis=0) if marked else None
-    return Values(model.known() + again.known(0.0), ~model.present(), either)
+    own = {MFU: whole.utilization(), HFU: whole.hardware_utilization()}
+    return [*found, *((COLUMNS[name], own[name]) for name in own if name in view.columns)]
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -166,7 +163,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _columns_of(used: Sequence[str]) -> tuple[str, ...]:
     """The view's own columns: HFU is another figure than MFU in a run that recomputes."""
-    return tuple(name for name in COLUMNS if name != HFU or RECOMPUTED in used)
+    return tuple(name for name in COLUMNS if name not in UTILIZATION or RECOMPUTED in used)
 
 
 def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
@@ -181,7 +178,8 @@ def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
         "elapsed_ns": Values(parts.elapsed_ns),
         "lost_ns": lost,
         "largest_loss": worded(largest),
-        HFU: _hfu(parts),
+        MFU: parts.utilization(),
+        HFU: parts.hardware_utilization(),
         **parts.values,
         **{SHARES[name].name: share for name, share in shares.items()},
     }

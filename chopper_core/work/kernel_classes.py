@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Final
 
+import numpy as np
+
+from chopper_core.util.arrays import AnyArray, Mask
 from chopper_core.util.patterns import late
 
 UNKNOWN_COLLECTIVE: Final = "collective"
@@ -51,7 +54,7 @@ def class_table(text: str) -> _Table:
     """Names and patterns, a line each; an indented line continues the one before."""
     joined = re.sub(r"\n +", "", text.strip())
     pairs = (line.lower().split(maxsplit=1) for line in joined.splitlines())
-    return [(*each, name) for name, pattern in pairs for each in alternatives(pattern)]
+    return tuple((*each, name) for name, pattern in pairs for each in alternatives(pattern))
 
 
 def alternatives(pattern: str) -> Iterator[tuple[str, re.Pattern[str]]]:
@@ -68,10 +71,67 @@ def alternatives(pattern: str) -> Iterator[tuple[str, re.Pattern[str]]]:
         begin = bar.end()
 
 
+BLOCK: Final = 64
+"""Names that are looked at together: kilobytes of one hold most letters, but few of the words."""
+_GRAM_BITS: Final = 20
+_PAIRS: Final = 1 << _GRAM_BITS
+"""Where the numbers of pairs of characters begin, for literals of fewer than four."""
+_NONE: Final = _PAIRS + (1 << 16)
+_MIX: Final = np.uint32(2654435761)
+
+
+def _grams(text: bytes, size: int) -> AnyArray:
+    """A number for every four or two characters in a row, in any order."""
+    found = [
+        np.frombuffer(text, f"<u{size}", (len(text) - place) // size, place)
+        for place in range(min(size, len(text)))
+    ]
+    whole = np.concatenate(found) if found else np.empty(0, f"<u{size}")
+    if size == 2:
+        return whole.astype(np.uint32) + np.uint32(_PAIRS)
+    return (whole * _MIX) >> np.uint32(32 - _GRAM_BITS)
+
+
+@cache
+def _grams_of(table: _Table) -> tuple[AnyArray, AnyArray]:
+    """The numbers of every literal of a table, one behind the other, and where each begins; of
+    those of fewer than two characters that of none."""
+    texts = [literal.encode() for literal, _, _ in table]
+    grams = [_grams(text, 4 if len(text) >= 4 else 2) for text in texts]
+    grams = [own if len(own) else np.array([_NONE], np.uint32) for own in grams]
+    sizes = np.array([len(own) for own in grams])
+    return np.concatenate(grams), np.cumsum(sizes) - sizes
+
+
+@cache
+def _wanted(table: _Table) -> Mask:
+    """Which numbers are any literal's."""
+    found = np.zeros(_NONE + 1, np.bool_)
+    found[_grams_of(table)[0]] = True
+    return found
+
+
+def occurring(table: _Table, texts: Sequence[str]) -> _Table:
+    """The lines of a table whose literals may occur in some of the lower-case texts: far fewer
+    than all, which are searched for in each text."""
+    grams, first = _grams_of(table)
+    there, joined = np.zeros(_NONE + 1, np.bool_), "\n".join(texts).encode("utf-8", "replace")
+    for size in (2, 4):
+        found = _grams(joined, size)
+        there[found[_wanted(table)[found]]] = True
+    there[_NONE] = True
+    may = np.logical_and.reduceat(there[grams], first)
+    return tuple(line for line, is_there in zip(table, may.tolist(), strict=True) if is_there)
+
+
 def _first(table: str, text: str) -> str | None:
     """The name of the first pattern of a table that occurs in a text's beginning."""
+    return _first_of(class_table(table), text)
+
+
+def _first_of(table: _Table, text: str) -> str | None:
     lowered = text[:_READ_CHARACTERS].lower()
-    for literal, pattern, name in class_table(table):
+    for literal, pattern, name in table:
         # Most literals aren't there, which takes a hundredth of a search.
         if literal in lowered and pattern.search(lowered):
             return name
@@ -139,7 +199,7 @@ embedding      bucketize_sparse|permute_indices|bounds_check_ind
 gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
                |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe|mul_mat
                |marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
-               |moe_(?:ck|mm|stage)|dot_kernel|(?<![a-z\d])[aw]\d{1,2}_?[aw]\d{1,2}(?!\d)
+               |moe_(?:ck|mm|stage)|dot_kernel|[aw](?<![a-z\d][aw])\d{1,2}_?[aw]\d{1,2}(?!\d)
                |weight_only|[bs]gmv|flatmm|rnn_blockpersist|persistrnn
                |lora_(?:shrink|expand|[ab]_)|spmm|sddmm|wmma_
 elementwise    moe::dev::activation
@@ -209,14 +269,38 @@ def is_communication(name: str) -> bool:
     return not name.startswith("triton_") and _first(_COMMUNICATION, name[:_OWN_NAME]) is not None
 
 
-@lru_cache(maxsize=1 << 17)
+_CLASS_OF: Final[dict[str, str]] = {}
+"""The class of each name that was asked for."""
+_MOST_KNOWN: Final = 1 << 17
+
+
 def kernel_class(name: str) -> str:
+    known = _CLASS_OF.get(name)
+    return kernel_classes([name])[0] if known is None else known
+
+
+def kernel_classes(names: Sequence[str]) -> list[str]:
+    """The class of each of some kernels; of many long names in less time than one by one."""
+    if len(_CLASS_OF) + len(names) > _MOST_KNOWN:
+        _CLASS_OF.clear()
+    unknown = [name for name in dict.fromkeys(names) if name not in _CLASS_OF]
+    for begin in range(0, len(unknown), BLOCK):
+        block = unknown[begin : begin + BLOCK]
+        table = class_table(CLASSES)
+        if len(unknown) >= BLOCK:
+            table = occurring(table, [name[:_READ_CHARACTERS].lower() for name in block])
+        for name in block:
+            _CLASS_OF[name] = _class_of(name, table)
+    return [_CLASS_OF[name] for name in names]
+
+
+def _class_of(name: str, table: _Table) -> str:
     if is_communication(name):
         return collective_name(name) or UNKNOWN_COLLECTIVE
     fused = FUSED.match(name)
     if fused and fused["kind"] in _INDUCTOR_KINDS:
         return _of_fused(fused["kind"], fused["operators"].strip("_"))
-    return _first(CLASSES, name) or OTHER_CLASS
+    return _first_of(table, name) or OTHER_CLASS
 
 
 def _of_fused(kind: str, operators: str) -> str:

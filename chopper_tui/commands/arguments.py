@@ -49,6 +49,7 @@ EXPLORING: Final = f"""
     --interval S | seconds between two looks at its files; default: 1
     several --scrape URL | with --watch: read an exporter of AMD or NVIDIA for Prometheus too
     several --alarm LIMIT | with --watch: 'step_time>+5%', 'gfx_mhz<1500 for 10s'
+    --export-metrics ADDRESS | with --watch: answer scrapes of Prometheus at 127.0.0.1:PORT
     --exit-on-alarm | leave with code 4 at the first alarm
     --format {{jsonl}} | with --watch: write a line of JSON per step and second
     --no-mouse | leave the mouse to the terminal
@@ -140,6 +141,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--max-memory": (parse_size, 0),
     "--parallel": (_layout, ""),
     "--every": (_number(0), 0),
+    "--export-metrics": (_from("chopper_core.answers.exporter.parse_endpoint"), None),
     "--skip": (_number(1), 10),
     "--steps": (_number(0), 3),
     "--size": (_size, (80, 24)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +13,14 @@ from chopper_core.util.escape import escape_each
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."
+_KEPT: Final = {
+    "rows": "rows of tables of runs",
+    "sets": "answers whether a directory holds several runs",
+    "found": "lists of the runs in a directory",
+    "verified": "stores that were verified",
+    "program": "versions of Chopper and its plugins",
+    "derived": "answers of stores that can't be written",
+}
 OPTIONS: Final = """
     {list,clear}?=list | list them (default), or remove them
     --old | clear only those of other versions of Chopper"""
@@ -24,12 +33,35 @@ def run(options: Namespace) -> int:
         count, size = cache.clear(old_only=options.old)
         write(escape_each([f"removed {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB"]))
         return 0
-    kept = cache.entries()
-    lines = []
-    for entry in kept:
-        used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
-        name = " ".join([entry.name, "(of another version of Chopper)" * entry.is_old]).strip()
-        lines.append(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}")
-    total = sum(entry.size_bytes for entry in kept)
-    write(escape_each([*lines, f"{total / 1e6:8.1f} MB  in {cache.directory()}"]))
+    write(escape_each([*_runs(), *_figures(), _limits()]))
     return 0
+
+
+def _runs() -> Iterator[str]:
+    """A line for each cached run, with what it is kept for."""
+    for entry in cache.entries():
+        used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
+        if entry.is_old:
+            why = "(of another version of Chopper)"
+        elif entry.is_gone:
+            why = "(its files are gone)"
+        else:
+            why = f"(with {', '.join(entry.derived)})" if entry.derived else ""
+        name = f"{entry.name} {why}".strip()
+        yield f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}"
+
+
+def _figures() -> Iterator[str]:
+    for kind, number, size in cache.figures():
+        text = f"{number:,} {_KEPT[kind]}"
+        yield f"{size / 1e6:8.1f} MB  {text}"
+
+
+def _limits() -> str:
+    total = sum(entry.size_bytes for entry in cache.entries())
+    total += sum(size for _, _, size in cache.figures())
+    return (
+        f"{total / 1e6:8.1f} MB  in {cache.directory().parent}; runs take at most "
+        f"{cache.most_bytes() / 1e9:g} GB (CHOPPER_CACHE_GB), and what is unused for "
+        f"{cache.MOST_DAYS} days goes"
+    )

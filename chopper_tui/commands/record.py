@@ -33,8 +33,12 @@ OPTIONS: Final = """
         memory, overheads, or names of counters, with commas between them
     --device SETS | sample the same over time while kernels run, by the installed device sampler of
         the original Chopper: the first four in the traced execution, others in further ones
+    --light | record windows without shapes and modules, which slow steps that wait for the host
+    --join | record into a numbered part of a directory that has a recording, as a job that is
+        queued again does; the command always starts
     --trigger RUN | record steps of a running job now
-    --check | what this node can record, and what is missing
+    --check | what this node can record, what is missing, and with --counters the passes that would
+        run
     --open | open the run when the command ends"""
 
 
@@ -46,6 +50,8 @@ def run(options: Namespace) -> int:
         return 0
     if options.check:
         write(_abilities(Path(options.output or ".")))
+        if options.counters:
+            write(_passes(options.counters, options.command))
         return 0
     if not options.command:
         raise UsageError("no command given: chopper record -- torchrun … train.py")
@@ -57,6 +63,8 @@ def run(options: Namespace) -> int:
         options.step_on or "",
         options.counters or "",
         options.device or "",
+        options.light,
+        options.join,
     )
     code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
     if options.open:
@@ -65,6 +73,22 @@ def run(options: Namespace) -> int:
         # After `--` the name of a run is no command or option.
         subprocess.run(python_command("chopper_tui", "--", name_of(recording.run)), check=False)
     return code
+
+
+def _passes(spec: str, command: list[str]) -> Escaped:
+    """The commands of counter passes, as they would run."""
+    import shlex
+
+    from chopper_core.record.counters import accepted, marker_library, pass_command, planned
+
+    has_windows = bool(marker_library())
+    words = command or ["COMMAND"]
+    lines = []
+    for number, counters in enumerate(accepted(planned(spec), tell), 1):
+        folder = f"RUN/counters/pass_{number}"
+        run = (*pass_command(counters, folder, has_windows=has_windows), *words)
+        lines.append(f"pass {number}  {shlex.join(run)}")
+    return escape_each(lines, is_sentence=False)
 
 
 def _abilities(folder: Path) -> Escaped:

@@ -21,6 +21,7 @@ from textual.widgets.option_list import Option
 
 from chopper_core.columns import Metric
 from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.util.demo import is_demo
 from chopper_core.util.escape import clean
 from chopper_core.util.progress import progress_text, share_done
 from chopper_tui.draw.pieces import Pieces, fit
@@ -329,6 +330,9 @@ class TourBox(Dialog[int]):
 _LOADING_WIDTH: Final = 60
 
 
+_OF_DEMO: Final = "the generated run of Chopper: its traces are read once"
+
+
 class LoadingPane(Pane):
     """The step of loading, a bar and the share that is done."""
 
@@ -349,7 +353,7 @@ class LoadingPane(Pane):
         drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)
         middle: list[Pieces] = [
             [margin, (fit(f"Chopper  {clean(self._run_name)}", room, self.glyphs), "strong")],
-            [],
+            [margin, (fit(_OF_DEMO * is_demo(self._run_name), room, self.glyphs), "dim")],
             [margin, (fit(clean(step), room, self.glyphs), "text")],
             [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
             [],

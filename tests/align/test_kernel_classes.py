@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import string
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.ingest.open import open_run
+from chopper_core.work import kernel_classes as module
 from chopper_core.work.kernel_classes import (
+    BLOCK,
     CLASSES,
     MATRIX_CLASSES,
     OTHER_CLASS,
@@ -21,6 +25,8 @@ from chopper_core.work.kernel_classes import (
     class_table,
     is_communication,
     kernel_class,
+    kernel_classes,
+    occurring,
 )
 
 REALDATA = Path(
@@ -237,3 +243,19 @@ def test_literals_leave_out_what_may_be_absent() -> None:
         ("no", r"[kl|]m{0,2}\|no"),
         ("uv", r"(?:p(?:q|r)|s){2}t.uv"),
     ]
+
+
+def test_many_long_names_have_the_class_that_each_has_alone() -> None:
+    """Of a block of names only the patterns whose words occur in it are searched for."""
+    random, table = Random(7), class_table(CLASSES)
+    letters = string.ascii_letters + string.digits + "_::<>, "
+    words = [literal for literal, _, _ in table]
+    names = [f"void at::native::elementwise_kernel<4, Functor<{i}> >(int, {i})" for i in range(90)]
+    for number in range(400):
+        noise = "".join(random.choices(letters, k=random.choice((3, 40, 700))))
+        names.append(f"{noise}{random.choice(words)}{noise[::-1]}{number}")
+    alone = [each for name in names for each in kernel_classes([f"{name} "[:-1]])]
+    module._CLASS_OF.clear()
+    assert kernel_classes(names) == alone == [kernel_class(name) for name in names]
+    few = occurring(table, [name.lower() for name in names[:BLOCK]])
+    assert len(few) < len(table) / 8 and "elementwise" in {name for _, _, name in few}

@@ -55,7 +55,7 @@ def _layer(found: planted.Planted, _: Run) -> tuple[str, ...]:
         return (rf"\blayers? {layer}\b",)
     # Each stage of a pipeline counts its layers from 0.
     stage = next(n for n in range(config.stages) if layer in config.layers_of(n))
-    return (rf"\blayer {layer - config.layers_of(stage)[0]} of stage {stage}\b",)
+    return (rf"\blayer {layer - config.layers_of(stage)[0]}\b",)
 
 
 def _operation(found: planted.Planted, run: Run) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ QUIET_S = 0.06
 SIZES: tuple[tuple[int, int], tuple[int, int]] = ((80, 24), (200, 60))
 
 
+_COMPLETE: Final = "costs, saves"
+"""Stands above the findings of an overview once they are there."""
 _ROWS_STAND: Final = re.compile(r"\d+ of \d+ rows")
 _LANE: Final = re.compile(r"^[\s│▌]*\d+ .*[▀-█]{20} *│? *$")
 
@@ -86,7 +88,7 @@ def demo() -> Case:
     """The demo run, as `chopper demo` shows it."""
     address = str(ROOT / "demo_data" / "fsdp2")
     keys = (*_ROWS[:2], ("the tree", "1"), *_ENTER)
-    return Case("demo run", (*_CHOPPER, address), "a clock below nominal", keys, lanes=5)
+    return Case("demo run", (*_CHOPPER, address), _COMPLETE, keys, lanes=5)
 
 
 def empty(*modules: str) -> Case:
@@ -135,7 +137,7 @@ def first_screen(ranks: int, kernels: int) -> Case:
     return Case(
         f"{ranks:,} × {kernels:,} kernels",
         (*_CHOPPER, store),
-        "  potential saving",
+        _COMPLETE,
         (),
         lanes=min(ranks, 5),
     )
@@ -170,7 +172,7 @@ def many(ranks: int, kernels: int) -> Case:
     store = str(store_of(ranks, kernels, parts=True))
     keys = tuple((name, key.format(start=store)) for name, key in _OVER_RANKS)
     title = f"{ranks:,} ranks × {kernels:,} kernels"
-    return Case(title, (*_CHOPPER, store), "  potential saving", keys)
+    return Case(title, (*_CHOPPER, store), _COMPLETE, keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -600,7 +600,8 @@ def test_interrupting_exits_with_130(
 
 def test_a_run_is_kept_shown_and_forgotten(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = shown(capsys, "show", str(trace))
-    assert str(trace) in shown(capsys, "cache")
+    listed = shown(capsys, "cache")
+    assert str(trace) in listed and "runs take at most 20 GB (CHOPPER_CACHE_GB)" in listed
     assert shown(capsys, "show", str(trace)) == first
     assert shown(capsys, "cache", "clear").startswith("removed 1 run, ")
     assert shown(capsys, "show", "--no-cache", str(trace)) == first

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import ClassVar
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
 from chopper_core.model.units import Unit
+from chopper_core.record.hooks.step_ring import StepRing
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry import dcgm
 from chopper_core.sources.telemetry.dcgm import scraped_lines
@@ -194,13 +196,18 @@ def test_a_node_without_a_library_is_read_by_a_tool(
             follower.tail()
             time.sleep(0.02)
         assert (run / "gpus.csv").stat().st_size < 1 << 14  # All samples take 20 kB.
-        frame = query(follower.run or Run("r", empty_table(), (), ()), parse(f"{run}:?view=live"))
+        run_of_none = Run("r", empty_table(), (), ())
+        frame = query(follower.run or run_of_none, parse(f"{run}:?view=live"))
         lanes = frame.charts[0]
         assert isinstance(lanes, GpuLanes)
         # The others are equal: who differs stands out, on the side that it is on.
         (mhz,) = (each for each in lanes.signals if each.unit == "MHz")
         at = lanes.signals.index(mhz)
         assert mhz.outliers == (2,) and lanes.raised[at] == ()
+        # Lanes are in the order of the table's rows, whatever it is sorted by.
+        ordered = query(follower.run or run_of_none, parse(f"{run}:?view=live&sort=-now_power_w"))
+        falls = ["3", "2", "1", "0"]
+        assert [*ordered.labels] == [*ordered.charts[0].labels] == falls
     finally:
         follower.close()
         follower.feeds[0]._process.kill()  # type: ignore[attr-defined]
@@ -222,6 +229,45 @@ def test_a_driver_that_hangs_holds_up_nobody(
     assert not recent.stale(now_s + 5) and recent.stale(now_s + 11) == {("power_w", 0)}
     recent.has_ended = True
     assert not recent.stale(now_s + 11)
+
+
+def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chopper_core.answers.exporter import parse_endpoint, serve
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for rank in range(3):
+        ring = StepRing(str(tmp_path / "run" / "steps" / f"n-{rank}.ring"), 10**18)
+        ring.name(rank, 3)
+        for step in range(20):
+            took = 10**8 * (2 if rank == 1 else 1)
+            ring.add((step, 10**18 + step * took, took, 1000, 0, 0, 0))
+    follower = Follower(str(tmp_path / "run"), jobs=1)
+    try:
+        follower.open()
+        at = np.array([10**18], np.int64), np.array([612.5])
+        follower.recent.add("power_w", ("power", Unit.WATTS), 0, at, (1, "a"))
+        follower.recent.note("power_w>600", "power_w", 0, "hot", holds=True)
+        endpoint = parse_endpoint("0")
+        assert endpoint == ("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{serve(follower, endpoint)}/metrics"
+        with urlopen(url, timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines if line[:1] != "#")
+        assert float(found["chopper_step"]) == 19
+        assert float(found["chopper_step_time_seconds"]) == pytest.approx((0.1 + 0.2 + 0.1) / 3)
+        assert float(found["chopper_steps_per_second"]) == pytest.approx(7.5)
+        assert float(found["chopper_tokens_per_second_per_rank"]) == pytest.approx(7500)
+        assert float(found['chopper_rank_step_time_seconds{rank="1"}']) == pytest.approx(0.2)
+        assert float(found['chopper_straggler_excess_ratio{rank="1"}']) == pytest.approx(1.0)
+        assert float(found['chopper_gpu_power_w{gpu="0"}']) == 612.5
+        assert float(found['chopper_alarm{alarm="power_w>600",gpu="0"}']) == 1
+        with pytest.raises(UsageError, match="--export-metrics 127"):
+            serve(follower, ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])))
+    finally:
+        follower.close()
+    for text in ("x", "127.0.0.1:", "127.0.0.1:99999"):
+        with pytest.raises(UsageError, match="is not an address such as"):
+            parse_endpoint(text)
 
 
 def test_a_node_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

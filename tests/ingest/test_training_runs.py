@@ -12,13 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import chopper_core
 from chopper_core.analyses.training import restarts_of, traced_steps, training_of
 from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.findings import checked
+from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.discovery import find_runs
-from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.training import TrainedSteps
 from chopper_core.store.reader import read_store
@@ -88,6 +91,32 @@ def test_a_log_is_a_run(tmp_path: Path) -> None:
     write_store(run, tmp_path / "store")
     again = query(read_store(tmp_path / "store"), parse("R?view=training"))
     assert again.labels == frame.labels and again.total == frame.total
+
+
+def test_the_steps_of_a_log_in_python(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(titan(lambda *_: 1.0, range(1, 51))[0])
+    frame = chopper_core.open(str(tmp_path / "train.log")).training(by="step")
+    table = frame.to_pandas()
+    assert table["name"].tolist() == [str(step) for step in range(1, 51)]
+    assert table["logged_step_ns"].tolist()[1:] == [1e9] * 49
+
+
+def test_costs_of_findings_are_per_step(tmp_path: Path) -> None:
+    """A checkpoint of 5 s every 100 steps costs 50 ms per step, a slow rank 200 ms for a half."""
+    text = "".join(
+        f"{rank}: completed step: {step}, seconds: "
+        f"{1 + 5 * (step % 100 == 0) + 0.2 * (rank == 2 and step > 500):.4f}, loss: 2.0\n"
+        for step in range(1, 1001)
+        for rank in range(4)
+    )
+    (tmp_path / "job.log").write_text(text)
+    run = open_run(str(tmp_path / "job.log"))
+    found = {rule.name: each.cost_ns for (rule, each), _ in checked(run, parse("R")).placed}
+    assert found["periodic-steps"] == pytest.approx(50e6, rel=0.01)
+    assert found["slow-rank-run"] == pytest.approx(0.2e9 / 2, rel=0.05)
+    assert list(found) == ["slow-rank-run", "periodic-steps"]
+    frame = query(run, parse("R?view=findings"))
+    assert "cost_ns" in [column.name for column in frame.columns]
 
 
 def test_restarts(tmp_path: Path) -> None:
@@ -306,6 +335,49 @@ def test_a_log_is_followed_as_it_grows_and_rotates(tmp_path: Path) -> None:
         assert steps() == list(range(1, 21))
         path.write_text(titan(lambda *_: 1.0, range(31, 36), at=end)[0])
         assert steps() == [*range(1, 21), *range(31, 36)]
+    finally:
+        follower.close()
+
+
+def test_live_shows_the_steps_of_a_log(tmp_path: Path) -> None:
+    """The newest step, its usual time, the rate, tokens per second, and the slowest rank; a line of
+    JSON per step, and an alarm of one that takes too long."""
+
+    def took(step: int, rank: int) -> float:
+        return 3.0 if step == 40 else 1.0
+
+    folder = tmp_path / "job"
+    folder.mkdir()
+    path = folder / "train.log"
+    text = "".join(
+        f"{rank}: completed step: {step}, seconds: {took(step, rank) * (1 + 0.1 * (rank == 1)):.4f}"
+        f", Tokens/s/device: 8192.0, loss: 2.0\n"
+        for step in range(1, 41)
+        for rank in range(3)
+    )
+    lines = text.splitlines(keepends=True)
+    path.write_text("".join(lines[:90]))
+    follower = Follower(str(folder), jobs=1)
+    follower.alarms = AlarmWatch([parse_alarm("step_time>+50%")])
+    try:
+        follower.open()
+        assert follower.run is not None
+        (first, *_) = query(follower.run, parse("R?view=live")).headline
+        assert first.startswith("step 30: 1000 ms · median 1000 ms, p95 1000 ms · 1 steps/s")
+        assert "8,192 tok/s per rank" in first and "rank 1 is slowest, +10.0 %" in first
+        path.write_text(text)
+        follower._read_run(lambda *_: None)
+        follower.tail()
+        (chart, *_) = query(follower.run, parse("R?view=live")).charts
+        assert isinstance(chart, LineChart) and chart.x[0][-1] == 40
+        assert chart.series[0].numbers[-1] == 3000.0
+        assert any("iteration 40 took 3000 ms" in each.text for each in follower.recent.events)
+        follower.recent.has_ended = True
+        follower.every_s = 0.01
+        written = [json.loads(str(line)) for line in follow_lines(follower)]
+        steps = [each for each in written if "logged_step" in each]
+        assert [each["logged_step"] for each in steps] == [*range(1, 41)]
+        assert steps[-1]["step_time_ns"] == 3e9 and steps[-1]["ranks"] == 3
     finally:
         follower.close()
 

@@ -216,9 +216,13 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     subprocess.run(compiler, check=True)
     said: list[str] = []
     options = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES")
-    command = [sys.executable, str(TRAIN), "8"]
+    command = [sys.executable, str(TRAIN), "8", "save"]
+    monkeypatch.setenv("OUT", str(tmp_path))
     assert record(options, command, said.append) == 0
     assert said[-1].startswith("run with 1 GPU, 2 steps, 1 counter pass in ")
+    # It ended with its window, and not with the job.
+    (state,) = (run / ".counters" / "processes").glob("*.json")
+    assert json.loads(state.read_text())["step"] == 6
     lines = log.read_text().splitlines()
     assert lines[0] == "resume"
     assert lines[-1] == "pause"

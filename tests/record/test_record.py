@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from chopper_core.ingest.open import open_run
+from chopper_core.ingest.recorded import recorded_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.training import TrainedSteps
@@ -178,7 +179,7 @@ def test_other_modules_that_start_with_python_still_do(
     code = record(RecordOptions(tmp_path / "run"), [sys.executable, "-c", script], said.append)
     assert code == 0
     assert capfd.readouterr().out == "custom\n3 False\n"
-    assert "no process of the command imported torch" in said[0]
+    assert said[0] == "the command's Python doesn't import torch: it has no steps to record"
 
 
 @pytest.mark.skipif(shutil.which("python3.8") is None, reason="the oldest Python of torch 2.0")
@@ -216,6 +217,55 @@ def test_a_recording_without_traces_has_its_steps_and_says_why(tmp_path: Path) -
         ring.unlink()
     with pytest.raises(DataError, match="no traces: rank 0: ended in step 3, before a window"):
         open_run(str(found.run))
+
+
+def test_a_light_window_has_steps_without_modules(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "8", is_light=True)
+    assert {name for name in found.names() if not name.startswith("Optimizer")} == {
+        "ProfilerStep#4",
+        "ProfilerStep#5",
+    }
+    assert found.manifest().options["light"]
+
+
+def test_a_job_that_is_queued_again_goes_into_numbered_parts(tmp_path: Path) -> None:
+    for part in ("", "part2", "part3"):
+        found = Recorded(tmp_path, "12", joins=True)
+        assert found.code == 0
+        assert (tmp_path / "run" / part / "step4" / "rank0.json.gz").is_file()
+    recorded = recorded_at([tmp_path / "run"])
+    assert recorded is not None and len(recorded.manifests) == 3 and recorded.has_ended
+    run = open_run(str(tmp_path / "run"))
+    assert [Path(each.path).parts[-3] for each in run.sources] == ["part3"]
+    assert "part2" in {Path(path).name for path, why in run.skipped if "earlier start" in why}
+    assert open_run(str(tmp_path / "run" / "part2")).sources
+    # Training starts, whatever is in the way.
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    said: list[str] = []
+    options = RecordOptions(blocked, joins=True)
+    assert record(options, [sys.executable, "-c", "exit(3)"], said.append) == 3
+    assert len(said) == 1 and said[0].startswith(f"nothing is recorded: {blocked}")
+    with pytest.raises(UsageError, match="is a file; -o takes the directory to record into"):
+        record(RecordOptions(blocked), ["true"], said.append)
+
+
+def test_a_child_that_is_forked_in_a_window_is_no_profiler_of_the_script(tmp_path: Path) -> None:
+    script = (
+        "import os, torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n    forward = lambda self, value: value\n"
+        "net, adam = Net(), torch.optim.Adam()\n"
+        "for step in range(8):\n    net(1)\n"
+        "    if step == 4 and not os.fork():\n"
+        "        for _ in range(3):\n            adam.step()\n            net(1)\n"
+        "        os._exit(0)\n"
+        "    adam.step()\nos.wait()\n"
+    )
+    said: list[str] = []
+    options = RecordOptions(tmp_path / "run", skip=4, steps=2)
+    assert record(options, [sys.executable, "-c", script], said.append) == 0
+    assert not any("profiler" in each for each in said)
+    assert said[-1].startswith("run with 1 GPU, 2 steps in ")
 
 
 def test_what_keeps_hooks_out_is_said(tmp_path: Path) -> None:

@@ -229,6 +229,8 @@ def test_without_a_library_a_tool_writes_the_file(
     node = node_of(run)
     assert node.library == f"{tool}, a sample a second at best"
     assert node.files[0] == TELEMETRY
+    rows = (run / TELEMETRY).read_text().splitlines()[1:]
+    assert 0 < node.samples <= len(rows)
     telemetry: Telemetry = read_source(run / TELEMETRY, Family.TELEMETRY)
     assert telemetry.clock is clock
     assert values(telemetry, 0, SignalName.POWER_W)[1][0] == watts

@@ -20,8 +20,11 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.render.exports import export
+from tests.demo import demo_run, generated_run
 from tests.ingest.chakra_files import sorted_rows
 from tests.oracles.astra_sim import finished, random_delay, runs
+from tests.pipelines import pipeline_run
+from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of
 
 Call = tuple[int, int, int, str, int, str]
@@ -159,3 +162,29 @@ def test_generated_patterns_end(pattern: str, tmp_path: Path) -> None:
     # And once more through the table of a run.
     export(open_run(str(tmp_path / "out"), jobs=1), "chakra", tmp_path / "again")
     assert lint([tmp_path / "again"]).violations == [] and runs(tmp_path / "again")
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "fsdp"])
+def test_the_export_of_a_generated_run_ends(kind: str, tmp_path: Path) -> None:
+    """A pipeline with groups along three dimensions, and FSDP as the demo has it."""
+    if kind == "pipeline":
+        run = pipeline_run(pp=2, dp=2, microbatches=4)[0]
+    else:
+        run = generated_run("exported", ranks=4, iterations=1, layers=2)
+    check_export(run, tmp_path / "out")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["fsdp2", "dlrm"])
+def test_the_exports_of_whole_runs_end(name: str, tmp_path: Path) -> None:
+    real = FOLDER / "v100_dlrm_8rank"
+    if name == "dlrm" and not real.exists():
+        pytest.skip("no real traces here")
+    check_export(demo_run(name) if name == "fsdp2" else open_run(str(real)), tmp_path / "out")
+
+
+def check_export(run: Run, folder: Path) -> None:
+    export(run, "chakra", folder)
+    report = lint([folder])
+    assert (report.violations, report.notes) == ([], [])
+    assert finished(folder, random_delay(1)) == list(range(len(run.gpus)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.sources.trainer_texts import (
     MLPERF,
     MMENGINE,
     PRIMUS,
+    PRINTED,
     STATE,
     TITAN,
     TITAN_EVENTS,
@@ -120,6 +122,57 @@ def test_stamps_and_ranks_before_a_line(tmp_path: Path) -> None:
         stamp = datetime(year, 3, 5, 8, 40, 1, tzinfo=UTC).timestamp() * 1e9
         assert 0 <= log.time_ns[0] - stamp < 10**9
         assert any("lack the year" in note for note in log.notes)
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "torchrun": lambda line: f"[rank5]: {line}",
+    "srun": lambda line: f"5: {line}",
+    "colours": lambda line: f"\x1b[1;32m{line}\x1b[0m",
+    "a progress bar": lambda line: f" 50%|#####     | 1/2 [00:01<00:01]\r{line}\r",
+    "containers": lambda line: f"2026-03-05T08:40:00.123456789Z stdout F {line}",
+    "another language": lambda line: f"训练日志 — größe {line}",
+}
+"""What launchers and terminals make of a line."""
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize(
+    "template",
+    [MEGATRON, PRIMUS, TITAN, VERL, MAXTEXT, MMENGINE, EPOCHS, XTUNER, DEEPSPEED, MLPERF, PRINTED],
+)
+def test_each_trainer_s_lines_in_disguise(tmp_path: Path, template: str, disguise: str) -> None:
+    """Steps and figures are those of the plain lines, and the rank that of the launcher."""
+    if template == PRINTED and disguise == "a progress bar":
+        pytest.skip("a bar has the steps of these lines: see the test of the Trainer")
+    plain = lines(template) if "{n" in template else template
+    known = log_of(tmp_path, plain, "plain.log")
+    changed = [DISGUISES[disguise](line) for line in plain.splitlines()]
+    # Lines of other libraries, and of a rank that is cut, come between.
+    between = [f"{each}\nWARNING: step 7 of 9, loss: none\n" for each in changed]
+    log = log_of(tmp_path, "\ufeffsetup\n" + "".join(between) + changed[-1][:20], "job.log")
+    assert log.step.tolist() == known.step.tolist() and not log.losses.unreadable_events
+    assert {*log.figures} == {*known.figures} and {*log.phases} == {*known.phases}
+    for name, values in (*known.figures.items(), *known.phases.items()):
+        own = log.figures.get(name, log.phases.get(name))
+        assert own is not None and np.array_equal(own, values, equal_nan=True)
+    if disguise in ("torchrun", "srun"):
+        assert set(log.rank.tolist()) == {5}
+
+
+def test_lines_about_something_else_are_no_steps(tmp_path: Path) -> None:
+    """torchtitan's validation, between its steps, and verl's lengths under its times."""
+    text = "".join(
+        f"{line}\n{line.replace('step:', 'validate step:').replace('7,28', '9,99')}\n"
+        for line in lines(TITAN).splitlines()
+    )
+    log = log_of(tmp_path, text)
+    assert log.step.tolist() == [1, 2, 3]
+    assert log.figures["tokens_per_s"].tolist() == [7281, 7282, 7283]
+    of_total = lines(TITAN).replace("step:  ", "step: ").replace("  loss", "/644 = 9.3 %  loss", 3)
+    assert log_of(tmp_path, of_total).step.tolist() == [1, 2, 3]
+    slowest = "timing_s/agent_loop/slowest/response_length:4096 - timing_s/gen"
+    log = log_of(tmp_path, lines(VERL).replace("timing_s/gen", slowest))
+    assert set(log.phases) == {"gen", "update_actor"}
 
 
 def test_steps_of_epochs_count_from_the_first(tmp_path: Path) -> None:

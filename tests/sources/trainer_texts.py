@@ -67,6 +67,11 @@ STATE = json.dumps(
     indent=2,
 )
 """Hugging Face's `trainer_state.json`."""
+PRINTED = "".join(
+    f"{{'loss': '{3 - n / 4}', 'grad_norm': '1.5', 'learning_rate': '5e-05', 'epoch': '0.{n}'}}\n"
+    for n in range(1, 4)
+)
+"""What Hugging Face's Trainer prints."""
 MLPERF = (
     '0: :::MLLOG {"namespace": "", "time_ms": 1772700000000, "event_type": "POINT_IN_TIME", '
     '"key": "global_batch_size", "value": 64, "metadata": {"file": "train.py", "lineno": 5}}\n'

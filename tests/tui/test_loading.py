@@ -54,6 +54,11 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
         pane.put(step="match telemetry", done=1, total=2)
         text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
         assert "match telemetry, 2 of 2" in text and "%" not in text
+        said = "the generated run of Chopper: its traces are read once"
+        for name in ("demo", str(DEMO / "fsdp2"), "a/run"):
+            pane._run_name = name
+            text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
+            assert (said in text) == (name != "a/run")
         await pilot.press("q")
     assert app.return_code == 130
     assert ended.wait(5)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_rows import Reading
 from chopper_core.extensions.runs.run_set import RunSet, open_runs
 from chopper_core.model.address import parse
 from chopper_core.views.frame import Frame
@@ -224,6 +226,17 @@ def test_a_documented_comparison_has_the_planted_answer(
     runs, truths = planted
     (check,) = (answer for view, answer in ANSWERS.items() if address.startswith(f"SWEEP?{view}"))
     check(query(runs, parse(address)), truths, columns)
+
+
+def test_a_sweep_waits_for_its_runs(planted: tuple[RunSet, dict[str, Truth]]) -> None:
+    """Its setting may be that of runs that are still being read."""
+    runs = planted[0]
+    row = next(each for each in runs.reading(False).rows if each.name == BASE)
+    early = replace(runs, reading=lambda wait: Reading([row], 5))
+    for by in ("", "&by=microbatch"):
+        found = query(early, parse(f"SWEEP?view=sweep&of=peak_power_w{by}"))
+        assert (len(found), found.is_pending) == (0, True)
+        assert found.notes == ("5 runs are still being read",)
 
 
 def test_every_comparison_is_documented() -> None:

@@ -6,11 +6,17 @@ import re
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from chopper_core.findings import checked
 from chopper_core.findings.rule import drift_of
+from chopper_core.findings.sentences import detail_of
 from chopper_core.findings.titles import MAX_TITLE
+from chopper_core.model.phrases import time
+from chopper_core.model.view import View
 from tests.bench import causes as bench
 from tests.bench.causes import planted
+from tests.demo import demo_run
 
 
 def test_values_drift_where_a_line_explains_them() -> None:
@@ -54,3 +60,13 @@ def test_a_finding_names_where_and_why(cause: str, style: str, words: str, title
     assert re.search(words, found[0].detail), found[0].detail
     assert titled in found[0].title and len(found[0].title) <= MAX_TITLE
     assert "…" not in found[0].title
+
+
+def test_a_part_says_what_it_saves_alone_and_that_its_whole_saves_less() -> None:
+    run = demo_run()
+    known = checked(run, View(run.name))
+    finding = next(each for (_, each), _ in known.placed if each.saving_ns and each.cost_ns)
+    saving = finding.saving_ns or 0.0
+    part = replace(finding, saving_ns=saving, alone_ns=2 * saving)
+    text = detail_of(known.context, part)
+    assert f"it alone saves {time(2 * saving)}" in text and f"saves {time(saving)}" in text

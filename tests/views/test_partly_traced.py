@@ -68,6 +68,11 @@ def step_energy(run: Run, ranks: Sequence[int]) -> float:
     return sum(joules(rank, *step) for rank in ranks for step in steps) / len(steps)
 
 
+def test_the_job_s_settings_are_a_file_that_is_read(run: Run) -> None:
+    assert run.settings["global_batch"] == 128
+    assert [path for path, _ in run.skipped if path.endswith(".yaml")] == []
+
+
 def test_energy_is_that_of_all_gpus(run: Run) -> None:
     assert sorted(run.traced) == [0, 4]
     power = frame(run, "view=power")

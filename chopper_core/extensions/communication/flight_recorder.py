@@ -24,6 +24,7 @@ from chopper_core.extensions.communication.hangs import COMPLETED, Called, Messa
 from chopper_core.extensions.communication.job_run import (
     PAIRWISE,
     Operation,
+    OperationColumns,
     RankLog,
     run_of_logs,
 )
@@ -282,7 +283,7 @@ def _run_of(name: str, dumps: Sequence[FlightDump]) -> Run:
     )
     logs = []
     for dump in dumps:
-        operations = [*_operations(dump, members, latest)]
+        operations = OperationColumns.of(_operations(dump, members, latest))
         untimed = len(dump.entries) - len(operations)
         states = Counter(each.state or "without a state" for each in dump.entries)
         lost = f"{number_of(dump.invalid, 'entry')} without a name or a valid form left out"

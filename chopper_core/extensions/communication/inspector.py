@@ -8,18 +8,20 @@ written, behind which operations are placed one before the other.
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from msgspec import Struct, field
 
 from chopper_core.align.collectives import group_label
 from chopper_core.extensions.communication.job_run import (
     PAIRWISE,
-    Operation,
+    OperationColumns,
     RankLog,
     run_of_logs,
 )
@@ -28,9 +30,11 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Collective
+from chopper_core.tables.columns import MAX_RANKS, Interner
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead, FileText
 from chopper_core.tables.unread import UnreadNames, fields_of
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
@@ -48,6 +52,7 @@ _TIMES_US: Final = range(1, 2**52)
 _LOOKED_AT: Final = 200
 """Lines that show which fields a log has."""
 _LONGEST_US: Final = 10**12
+_MOST_BYTES: Final = 1 << 62
 _MAX_NAME: Final = 60
 _SAME: Final = 0.02
 """Rates that differ by less are the same, but for rounding."""
@@ -68,6 +73,11 @@ class _DumpMetadata(Struct):
     inspector_output_format_version: str = ""
 
 
+class _EventTimes(Struct):
+    coll_start_ts: Any = 0
+    p2p_start_ts: Any = 0
+
+
 class _Performance(Struct):
     """Of a collective, or of a message: names begin with `coll` or `p2p`."""
 
@@ -83,7 +93,7 @@ class _Performance(Struct):
     p2p_peer: int = ABSENT
     p2p_msg_size_bytes: int = ABSENT
     p2p_exec_time_us: float = -1.0
-    event_trace_ts: dict[str, Any] = field(default_factory=dict)
+    event_trace_ts: _EventTimes = field(default_factory=lambda: _EventTimes())
 
 
 class _Dropped(Struct):
@@ -105,19 +115,19 @@ class _Record(Struct):
     pid: int = 0
 
 
-class _Logged(Struct, frozen=True):
-    """An operation of a process."""
+class _LoggedColumns:
+    """The operations of a process, column by column, and the texts that codes stand for."""
 
-    communicator: str
-    is_message: bool
-    name: str
-    number: int
-    bytes: int
-    duration_ns: int
-    start_ns: int
-    """0 where the log doesn't give it."""
-    written_ns: int
-    peer: int
+    def __init__(self) -> None:
+        self.names, self.communicators = Interner(), Interner()
+        self.name, self.communicator, self.peer = array("i"), array("i"), array("i")
+        self.is_message = array("b")
+        self.bytes, self.duration_ns = array("q"), array("q")
+        self.start_ns, self.written_ns = array("q"), array("q")
+        """0 where the log doesn't give it."""
+
+    def __len__(self) -> int:
+        return len(self.name)
 
 
 class InspectorLog(Struct, frozen=True):
@@ -128,7 +138,7 @@ class InspectorLog(Struct, frozen=True):
     process: int
     version: str
     communicators: Mapping[str, _Header]
-    operations: Sequence[_Logged]
+    operations: _LoggedColumns
     losses: Sequence[str]
     unread: Sequence[str] = ()
     """The names of fields that nothing is read from."""
@@ -149,7 +159,7 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
     unread, looked_at = UnreadNames(fields_of(_Record)), 0
     header, metadata = None, _DumpMetadata()
     communicators: dict[str, _Header] = {}
-    operations: list[_Logged] = []
+    operations = _LoggedColumns()
     dropped: dict[str, int] = {}
     invalid = 0
     for line in text.lines():
@@ -179,13 +189,9 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
             lost = record.dump_stats
             dropped[key] = lost.coll_dropped_total + lost.p2p_dropped_total
             continue
-        found = _logged(record, key, header.n_ranks, metadata)
-        if found is None:
-            invalid += 1
-        else:
-            operations.append(found)
+        invalid += not _add(operations, record, key, header.n_ranks, metadata)
     progress(f"read {path.name}", 1, 1)
-    if not operations:
+    if not len(operations):
         raise DataError(f"{path} has no collective or message with a duration.")
     losses = [*text.losses.notes]
     if invalid:
@@ -199,33 +205,31 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
     )
 
 
-def _logged(
-    record: _Record, communicator: str, ranks: int, metadata: _DumpMetadata
-) -> _Logged | None:
+def _add(
+    operations: _LoggedColumns, record: _Record, key: str, ranks: int, metadata: _DumpMetadata
+) -> bool:
+    """Add the operation of a line; False where it has none with a duration."""
     one, other = record.coll_perf, record.p2p_perf
     if one is not None:
-        name, number, size, peer = one.coll, one.coll_sn, _larger_side(one, ranks), ABSENT
-        lasts_us, start_us = one.coll_exec_time_us, one.event_trace_ts.get("coll_start_ts")
+        name, size, peer = one.coll, _larger_side(one, ranks), ABSENT
+        lasts_us, start_us = one.coll_exec_time_us, one.event_trace_ts.coll_start_ts
         name += f" {one.coll_algo} {one.coll_proto}" if one.coll_algo else ""
     elif other is not None:
-        name, number, size, peer = other.p2p, other.p2p_sn, other.p2p_msg_size_bytes, other.p2p_peer
-        lasts_us, start_us = other.p2p_exec_time_us, other.event_trace_ts.get("p2p_start_ts")
+        name, size, peer = other.p2p, other.p2p_msg_size_bytes, other.p2p_peer
+        lasts_us, start_us = other.p2p_exec_time_us, other.event_trace_ts.p2p_start_ts
     else:
-        return None
+        return False
     if not 0 <= lasts_us < _LONGEST_US or not name.strip():
-        return None
-    written_us = metadata.dump_timestamp_us
-    return _Logged(
-        communicator,
-        one is None,
-        name[:_MAX_NAME].rstrip(),
-        number,
-        max(size, ABSENT),
-        round(lasts_us * _NS_PER_US),
-        _ns(start_us),
-        _ns(written_us),
-        peer,
-    )
+        return False
+    operations.name.append(operations.names[name[:_MAX_NAME].rstrip()])
+    operations.communicator.append(operations.communicators[key])
+    operations.is_message.append(one is None)
+    operations.bytes.append(min(max(size, ABSENT), _MOST_BYTES))
+    operations.duration_ns.append(round(lasts_us * _NS_PER_US))
+    operations.start_ns.append(_ns(start_us))
+    operations.written_ns.append(_ns(metadata.dump_timestamp_us))
+    operations.peer.append(peer if ABSENT <= peer < MAX_RANKS else ABSENT)
+    return True
 
 
 def _ns(time_us: object) -> int:
@@ -247,11 +251,12 @@ def _larger_side(one: _Performance, ranks: int) -> int:
 def _run_of(name: str, logs: Sequence[InspectorLog]) -> Run:
     ranks = _ranks(logs)
     members = _members(logs, ranks)
-    is_timed = all(each.start_ns for log in logs for each in log.operations)
+    is_timed = all(all(log.operations.start_ns) for log in logs)
     found = []
     for log in logs:
-        operations = [*_operations(log, members, is_timed=is_timed)]
-        counts = Counter("message" if each.is_message else "collective" for each in log.operations)
+        operations = _operations(log, members, is_timed=is_timed)
+        messages = sum(log.operations.is_message)
+        counts = {"message": messages, "collective": len(operations) - messages}
         found.append(
             RankLog(
                 path=log.path,
@@ -261,7 +266,7 @@ def _run_of(name: str, logs: Sequence[InspectorLog]) -> Run:
                 format=FORMAT,
                 clock=_CLOCK if is_timed else _PLACED,
                 operations=operations,
-                events=dict(counts),
+                events={kind: count for kind, count in counts.items() if count},
                 losses=log.losses,
                 facts={"version": log.version, "process": str(log.process)},
                 host=log.host,
@@ -313,24 +318,44 @@ def _label(header: _Header) -> str:
 
 def _operations(
     log: InspectorLog, members: Mapping[str, Mapping[int, int]], *, is_timed: bool
-) -> Iterator[Operation]:
-    labels = {key: _label(header) for key, header in log.communicators.items()}
-    starts = [each.start_ns for each in log.operations] if is_timed else _placed(log.operations)
-    for each, start in zip(log.operations, starts, strict=True):
-        called = PAIRWISE if each.is_message else collective_name(each.name) or UNKNOWN_COLLECTIVE
-        kind = "COMM_SEND" if each.name.casefold().startswith("send") else "COMM_RECV"
-        rank = members[each.communicator].get(each.peer)
-        peer = (kind, rank) if each.is_message and rank is not None else None
-        label = labels[each.communicator]
-        yield Operation(called, each.name, label, start, each.duration_ns, each.bytes, peer)
+) -> OperationColumns:
+    """The operations as columns: names, kinds and peers are found once for each text and number."""
+    own, texts = log.operations, Interner()
+    names, keys = [*own.names], [*own.communicators]
+    name, communicator = (
+        np.frombuffer(own.name, np.int32),
+        np.frombuffer(own.communicator, np.int32),
+    )
+    is_message, number = np.frombuffer(own.is_message, np.bool_), np.frombuffer(own.peer, np.int32)
+    called = [texts[collective_name(each) or UNKNOWN_COLLECTIVE] for each in names]
+    operation = np.where(is_message, texts[PAIRWISE], np.array(called, np.int32)[name])
+    labels = np.array([texts[_label(log.communicators[key])] for key in keys], np.int32)
+    kernels = np.array([texts[each] for each in names], np.int32)
+    sends = np.array([not each.casefold().startswith("send") for each in names], np.int8)
+    peer = np.full(len(own), ABSENT, np.int32)
+    for code, key in enumerate(keys):
+        for at, rank in members[key].items():
+            peer[is_message & (communicator == code) & (number == at)] = rank
+    start = np.frombuffer(own.start_ns, np.int64) if is_timed else _placed(own)
+    return OperationColumns(
+        texts=[*texts],
+        name=operation.astype(np.int32),
+        kernel=kernels[name],
+        group=labels[communicator],
+        start_ns=start,
+        duration_ns=np.frombuffer(own.duration_ns, np.int64),
+        bytes=np.frombuffer(own.bytes, np.int64),
+        kind=np.where(peer >= 0, sends[name], np.int8(-1)),
+        peer=peer,
+    )
 
 
-def _placed(operations: Sequence[_Logged]) -> list[int]:
+def _placed(own: _LoggedColumns) -> Int64:
     """Starts behind which each operation ends before it was written, and before the next starts."""
     starts: list[int] = []
     after: int | None = None
-    for each in reversed(operations):
-        end = each.written_ns if after is None or 0 < each.written_ns < after else after
-        after = end - each.duration_ns
+    for written, lasts in zip(reversed(own.written_ns), reversed(own.duration_ns), strict=True):
+        end = written if after is None or 0 < written < after else after
+        after = end - lasts
         starts.append(after)
-    return starts[::-1]
+    return np.array(starts[::-1], np.int64)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.align.rank_account import charged
 from chopper_core.model.attributes import NODE_TYPE, Attributes, TypedValue, attribute_table
@@ -18,12 +19,14 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import side_tables
 from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Kind, Rule
-from chopper_core.model.tree import level_order
 from chopper_core.tables.columns import Interner
+from chopper_core.util.arrays import Int8, Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
 
 PAIRWISE: Final = "send_recv"
 _PEER: Final = {"COMM_SEND": "comm_dst", "COMM_RECV": "comm_src"}
+MESSAGES: Final = tuple(_PEER)
 
 
 class Operation(Struct):
@@ -42,6 +45,45 @@ class Operation(Struct):
     """Of a message `COMM_SEND` or `COMM_RECV`, and the rank at the other end."""
 
 
+class OperationColumns(Struct, frozen=True, eq=False):
+    """The operations of a rank as columns: of a million each is small."""
+
+    texts: Sequence[str]
+    name: Int32
+    """Code of a text, as the next two."""
+    kernel: Int32
+    group: Int32
+    start_ns: Int64
+    duration_ns: Int64
+    bytes: Int64
+    kind: Int8
+    """Of a message the place in `MESSAGES` of its kind, else -1."""
+    peer: Int32
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @classmethod
+    def of(cls, operations: Iterable[Operation]) -> OperationColumns:
+        texts = Interner()
+        every = [*operations]
+        peers = [each.peer or ("", -1) for each in every]
+        return cls(
+            texts=[],
+            name=np.array([texts[each.name] for each in every], np.int32),
+            kernel=np.array([texts[each.kernel] for each in every], np.int32),
+            group=np.array([texts[each.group] for each in every], np.int32),
+            start_ns=np.array([each.start_ns for each in every], np.int64),
+            duration_ns=np.array([each.duration_ns for each in every], np.int64),
+            bytes=np.array([each.bytes for each in every], np.int64),
+            kind=np.array([MESSAGES.index(kind) if kind else -1 for kind, _ in peers], np.int8),
+            peer=np.array([peer for _, peer in peers], np.int32),
+        ).with_texts([*texts])
+
+    def with_texts(self, texts: Sequence[str]) -> OperationColumns:
+        return replace(self, texts=texts)
+
+
 class RankLog(Struct):
     """What a file says of a rank."""
 
@@ -51,7 +93,7 @@ class RankLog(Struct):
     rank_from: str
     format: str
     clock: str
-    operations: Sequence[Operation]
+    operations: OperationColumns
     events: Mapping[str, int]
     unused: Mapping[str, int] = field(default_factory=dict)
     losses: Sequence[str] = ()
@@ -65,16 +107,14 @@ class RankLog(Struct):
 def run_of_logs(name: str, logs: Sequence[RankLog], groups: Sequence[ProcessGroup] = ()) -> Run:
     """The run of the logs of a job, a GPU per rank; raises DataError without an operation."""
     logs = sorted(logs, key=lambda log: log.rank)
-    entries = [(gpu, each) for gpu, log in enumerate(logs) for each in log.operations]
-    if not entries:
+    if not any(len(log.operations) for log in logs):
         why = logs[0].doubts[0].sentence if logs[0].doubts else "none of them has any times"
         raise DataError(f"{name} has no collectives to show: {why}.")
-    table, attributes = _table(entries)
-    order = level_order(table)
+    table, attributes = _table([log.operations for log in logs])
     ranks = {log.rank for log in logs}
     return Run(
         name=name,
-        table=table.take(order),
+        table=table,
         gpus=tuple(Gpu(gpu, log.rank, NO_DEVICE, "") for gpu, log in enumerate(logs)),
         sources=tuple(map(_source, logs)),
         groups=tuple(group for group in groups if ranks.issuperset(group.ranks)),
@@ -83,55 +123,81 @@ def run_of_logs(name: str, logs: Sequence[RankLog], groups: Sequence[ProcessGrou
     )
 
 
-def _table(entries: Sequence[tuple[int, Operation]]) -> tuple[KernelTable, Attributes]:
+def _table(logs: Sequence[OperationColumns]) -> tuple[KernelTable, Attributes]:
     names, operations, streams = Interner(), Interner(), Interner()
-    count = len(entries)
-    own = [each for _, each in entries]
-    gpu = np.array([number for number, _ in entries], np.int32)
-    kernel = np.array([names[each.kernel] for each in own], np.int32)
-    operation = np.array([operations[each.name] for each in own], np.int32)
-    stream = np.array([streams[each.group] for each in own], np.int64)
-    group = np.array([names[each.group] if each.group else -1 for each in own], np.int32)
-    start = np.array([each.start_ns for each in own], np.int64)
-    duration = np.array([each.duration_ns for each in own], np.int64)
+    sizes = [len(each) for each in logs]
+    count = sum(sizes)
+
+    def joined(column: str) -> Any:
+        return np.concatenate([getattr(each, column) for each in logs])
+
+    def coded(column: str, codes: Callable[[str], int], kind: Any = np.int32) -> Any:
+        """The codes of a column of texts, found once for each text of a rank."""
+        found = []
+        for each in logs:
+            own = getattr(each, column)
+            used = distinct(own).tolist()
+            code = np.full(len(each.texts), -1, kind)
+            code[used] = [codes(each.texts[at]) for at in used]
+            found.append(code[own])
+        return np.concatenate(found)
+
+    own: dict[str, Any] = {
+        "gpu": np.repeat(np.arange(len(logs), dtype=np.int32), sizes),
+        "operation": coded("name", operations.__getitem__),
+        "kernel": coded("kernel", names.__getitem__),
+        "stream": coded("group", streams.__getitem__, np.int64),
+        "start_ns": joined("start_ns"),
+    }
+    # That of the levels, of which the others have no labels.
+    order = np.lexsort([own[name] for name in ("stream", "start_ns", "kernel", "operation", "gpu")])
+    own |= {name: joined(name) for name in ("duration_ns", "bytes")}
+    own["group"] = coded("group", lambda text: names[text] if text else -1)
+    for name in own:
+        own[name] = own[name][order]
+    message, peer = joined("kind")[order], joined("peer")[order]
+    del order
     kind = np.full(count, Kind.COMM, np.int8)
     nowhere, launch = np.full(count, NO_LABEL, np.int32), np.full(count, NO_TIME, np.int64)
-    costs: dict[str, Any] = charged(
-        gpu.astype(np.intp), start, duration, kind, stream, launch, nowhere
-    )
-    peers = [(number, row, each.peer) for row, (number, each) in enumerate(entries) if each.peer]
-    found = [(number, row, _attributes(*peer)) for number, row, peer in sorted(peers)]
+    at = np.flatnonzero(message >= 0)
+    ends = (each[at].tolist() for each in (own["gpu"], message, peer))
+    known: dict[tuple[int, int], dict[str, TypedValue]] = {}
+    found = []
+    for row, number, place, other in zip(at.tolist(), *ends, strict=True):
+        if (place, other) not in known:
+            known[place, other] = _attributes(MESSAGES[place], other)
+        found.append((number, row, known[place, other]))
     measured = {}
-    if found:
+    if len(at):
         measured[NODE] = np.full(count, np.nan)
-        for _, row, _ in found:
-            measured[NODE][row] = row
+        measured[NODE][at] = at
     no_rule = np.full(count, Rule.NONE, np.int8)
     table = KernelTable(
         names=tuple(names),
         operations=tuple(operations),
-        gpu=gpu,
+        **own,
         iteration=nowhere,
         phase=nowhere.astype(np.int8),
         layer=nowhere,
-        operation=operation,
-        kernel=kernel,
         kind=kind,
         category=np.zeros(count, np.int8),
-        stream=stream,
-        start_ns=start,
-        duration_ns=duration,
         launch_ns=launch,
-        bytes=np.array([each.bytes for each in own], np.int64),
-        group=group,
         iteration_rule=no_rule,
         phase_rule=no_rule,
         layer_rule=no_rule,
         operation_rule=np.full(count, Rule.COLLECTIVE, np.int8),
         measured=measured,
-        **costs,
+        **_costs(own, kind, launch, nowhere),
     )
     return table, attribute_table(found)
+
+
+def _costs(own: Mapping[str, Any], kind: Int8, launch: Int64, step: Int32) -> dict[str, Any]:
+    gpu, (start, lasts, stream) = own["gpu"], (own[name] for name in _CHARGED)
+    return charged(gpu, start, lasts, kind, stream, launch, step)
+
+
+_CHARGED: Final = ("start_ns", "duration_ns", "stream")
 
 
 def _attributes(kind: str, peer: int) -> dict[str, TypedValue]:

@@ -166,7 +166,7 @@ _OWN: Final = (
              "Exposed communication in % of the GPUs' time."),
     _of_view("idle_pct", "%", "idle", LOWER, "overheads", "idle_pct", TOTAL),
     _of_view("bubble_pct", "%", "bubble", LOWER, "pipeline", "bubble_pct", TOTAL),
-    _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "theoretical_pct", TOTAL,
+    _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "mfu_pct", TOTAL,
              "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
              " time. Recomputation is no FLOP of the model."),
     _of_view("hfu_pct", "%", "HFU", HIGHER, "overheads", "hfu_pct", TOTAL,
@@ -233,7 +233,7 @@ _OF_WHOLE: Final = {
     "overheads": (
         overheads.SPEC,
         overheads.totals,
-        [*overheads.SHARES.values(), overheads.COLUMNS[overheads.HFU]],
+        [*overheads.SHARES.values(), *(overheads.COLUMNS[name] for name in overheads.UTILIZATION)],
     ),
 }
 """Views whose totals take less time without their rows, and their columns."""

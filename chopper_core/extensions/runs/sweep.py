@@ -17,7 +17,7 @@ from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.units import scaled_text
-from chopper_core.model.view import View, with_view
+from chopper_core.model.view import RUN_LEVEL, View, with_view
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
@@ -46,11 +46,14 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     settings = settings_of(rows)
     varied = [name for name in settings if _values(rows, name)[1:] and name != WORLD]
     x = next((name for name in ("microbatch", *varied) if name in varied), "")
+    is_early = bool(reading.waiting) and not _values(rows, view.by or x)
+    name = view.of or FIGURE
+    metric = known_column(name)
+    if is_early:
+        return _early(run, view, metric, reading.waiting)
     x = setting_of(view.by, settings) if view.by else x
     if not x:
         raise NothingToShow("no setting differs between the runs; give settings with --set, --name")
-    name = view.of or FIGURE
-    metric = known_column(name)
     along = _values(rows, x)
     lines = [each for each in varied if each != x]
     known = figure_values(run, rows, name)
@@ -85,6 +88,15 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
         headline=_headline(metric, x, columns, along),
         charts=(_chart(metric, x, along, columns),),
         is_pending=bool(reading.waiting),
+    )
+
+
+def _early(run: RunRows, view: View, metric: Metric, waiting: int) -> Frame:
+    """The frame while no run with the setting has been read."""
+    note = f"{waiting} runs are still being read"
+    nothing = [(metric, numbered([]))]
+    return frame_of_set(
+        run, view, RUN_LEVEL, [], nothing, lambda _: view, notes=[note], is_pending=True
     )
 
 

@@ -51,6 +51,7 @@ _NO_OPTIMIZER: Final = (
     "no optimizer of torch stepped, which ends a step; --step-on CLASS counts the forwards of a "
     "class of modules"
 )
+_FORKED: Final = "it was forked while its parent recorded a window"
 _LOCAL_BYTES: Final = 4 << 30
 """Room for the uncompressed traces of a node's ranks."""
 _CHUNK: Final = 1 << 20
@@ -85,6 +86,8 @@ class Recorder:
 
     def reset(self) -> None:
         """Begin without a window; in a forked child, whose parent's profiler isn't its own."""
+        # A profiler that records in the parent seems to run in the child, and doesn't.
+        was_recording = getattr(self, "_profiler", None) is not None
         self.signals.forget()
         self.signals = TermSignal(self._end)
         self.pid = os.getpid()
@@ -93,7 +96,7 @@ class Recorder:
         self.step = -1
         self.steps = StepLog(self.run, self._name)
         self.is_recording = False
-        self.is_down = ""
+        self.is_down = _FORKED if was_recording else ""
         """Why nothing is recorded any more."""
         self.errors: list[str] = []
         self.windows: list[Window] = []
@@ -124,7 +127,7 @@ class Recorder:
                 self.begin()
             if id(module) in self.steps.watched:
                 self.steps.before_call(module, given, trains=self._trains())
-            if self.is_recording:
+            if self.is_recording and not self.options.get("light"):
                 self.ranges.open(module)
         except Exception as error:
             self._fail(error)
@@ -191,6 +194,9 @@ class Recorder:
             self.steps.mark(TRACED if self._is_inside else near)
             if time.monotonic() - self._published_s > _STATE_S:
                 self.publish()
+            if self.options.get("ends") and self.windows and self._window is None:
+                # What a counter pass is for is done: the rest of the job would only take time.
+                raise SystemExit(0)
         self._last_ns = time.perf_counter_ns()
 
     def _advance(self) -> None:
@@ -256,7 +262,8 @@ class Recorder:
             self._profiler = Roctx(library)
             self._range = self._profiler.range
         else:
-            self._profiler = self.torch.profiler.profile(record_shapes=True)
+            has_shapes = not self.options.get("light")
+            self._profiler = self.torch.profiler.profile(record_shapes=has_shapes)
         self._profiler.prepare_trace()
         self.publish()
 

@@ -81,6 +81,20 @@ def _run_shadowed() -> None:
         spec.loader.exec_module(module)
 
 
+def _note_python() -> None:
+    """Leave a mark that some Python has started with this module."""
+    try:
+        import json
+
+        folder = os.path.join(json.loads(os.environ["CHOPPER_RECORD"])["run"], "processes")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, ".python"), "ab"):
+            pass
+    except Exception:
+        pass
+
+
 if os.environ.get("CHOPPER_RECORD"):
+    _note_python()
     sys.meta_path.insert(0, TorchFinder())  # type: ignore[arg-type]
 _run_shadowed()

@@ -24,7 +24,7 @@ from chopper_core.model.hardware import Agent, CounterInfo, counter_info, hardwa
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import gpus_by_id
-from chopper_core.sources.counters.tables import DispatchTable
+from chopper_core.sources.counters.tables import CALL_OF_HIP, DispatchTable, copy_name
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import SyncKind, Syncs
@@ -52,7 +52,6 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (rocpd)"
@@ -125,8 +124,6 @@ _TIMES: Final = ("start", "end", "timestamp")
 _REGION_COLUMNS: Final = ("tid", "start", "end", "name_id", "event_id")
 _MARKER: Final = "MARKER"
 _CALLS: Final = "HIP"
-_CALL_OF_HIP: Final = late(r"_{0,2}hip[A-Z]")
-_COPY: Final = late(r"(?:MEMORY_COPY_)?(host|device)_?to_?(host|device)", re.IGNORECASE)
 _COPY_COLUMNS: Final = {
     "start_ns": "start", "end_ns": "end", "queue": "queue_id", "bytes": "size", "event": "event_id",
 }  # fmt: skip
@@ -331,7 +328,7 @@ class _RocpdProcess:
     def _call_name(self, name_id: Any) -> int:
         """The code of the name of a call of HIP; ABSENT for any other region."""
         text = str(self.of("strings", name_id) or "")
-        return self.table.names[text] if _CALL_OF_HIP.match(text) else ABSENT
+        return self.table.names[text] if CALL_OF_HIP.match(text) else ABSENT
 
     def add_copies(self, given: Mapping[str, Sequence[Any]]) -> None:
         """Add copies of memory: of the GPU that they are to, else of that which they are from."""
@@ -341,11 +338,7 @@ class _RocpdProcess:
             return table.agents.of_id(gpus, agent) if agent in gpus else ABSENT
 
         def name(name_id: Any) -> int:
-            text = str(self.of("strings", name_id) or "copy")
-            if match := _COPY.fullmatch(text):
-                (source, target) = (each.title() for each in match.groups())
-                text = f"Memcpy {source[0]}to{target[0]} ({source} -> {target})"
-            return table.names[text]
+            return table.names[copy_name(str(self.of("strings", name_id) or "copy"))]
 
         columns = {name: int_column(given[column]) for name, column in _COPY_COLUMNS.items()}
         to_gpu, from_gpu = (codes_of(given[f"{end}_agent_id"], gpu_of) for end in ("dst", "src"))

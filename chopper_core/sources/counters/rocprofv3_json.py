@@ -6,7 +6,7 @@ The text is read piece by piece; only the lists needed are decoded, a batch at a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -16,13 +16,13 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from chopper_core.model.hardware import counter_info
+from chopper_core.model.hardware import Agent, counter_info
 from chopper_core.sources.counters.references import AgentTable, gpus_by_id
-from chopper_core.sources.counters.tables import DispatchTable
+from chopper_core.sources.counters.tables import CALL_OF_HIP, DispatchTable, copy_name
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns, GrowingColumns, Interner, int_column
+from chopper_core.tables.columns import Columns, GrowingColumns, Interner, codes_of, int_column
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
@@ -42,6 +42,8 @@ TOOL_KEY: Final = "rocprofiler-sdk-tool"
 
 
 _MAX_PID: Final = 1 << 32
+_OPERATION_BITS: Final = 20
+"""Of the number of an operation of a kind."""
 _NUMBER: Final = (int, ABSENT)
 _NEEDED: Final = (int, msgspec.NODEFAULT)
 _TEXT: Final = (str, "")
@@ -51,6 +53,14 @@ _CALL_COLUMNS: Final = {
     "start_ns": "start_timestamp",
     "end_ns": "end_timestamp",
 }
+_HIP_COLUMNS: Final = {**_CALL_COLUMNS, "kind": "kind", "operation": "operation"}
+_COPY_COLUMNS: Final = {
+    **{name: _HIP_COLUMNS[name] for name in ("correlation", "start_ns", "end_ns", "kind",
+                                             "operation")},
+    "target": "dst_agent_id.handle",
+    "source": "src_agent_id.handle",
+    "bytes": "bytes",
+}  # fmt: skip
 _DISPATCH_COLUMNS: Final = {
     "name": "dispatch_info.kernel_id",
     "gpu": "dispatch_info.agent_id.handle",
@@ -86,6 +96,11 @@ _CALL: Final = _record(
     | dict.fromkeys(("start_timestamp", "end_timestamp"), _NEEDED)
 )
 """A call of the runtime, or a roctx range."""
+_HIP_CALL: Final = _record(
+    dict.fromkeys(_HIP_COLUMNS.values(), _NUMBER)
+    | dict.fromkeys(("start_timestamp", "end_timestamp"), _NEEDED)
+)
+_COPY: Final = _record(dict.fromkeys(_COPY_COLUMNS.values(), _NUMBER))
 _DISPATCH: Final = _record(
     dict.fromkeys(_DISPATCH_COLUMNS.values(), _NUMBER) | {_DISPATCH_COLUMNS["name"]: _NEEDED}
 )
@@ -100,6 +115,7 @@ _RECORD_TYPES: Final[Mapping[str, Any]] = {
         **dict.fromkeys(("formatted_kernel_name", "demangled_kernel_name", "kernel_name"), _TEXT),
         **dict.fromkeys(_REGISTERS.values(), _NUMBER),
     }),
+    "strings/buffer_records": _record({"kind": _TEXT, "operations": (list[str], [])}),
     "strings/marker_api": _record({"key": _NEEDED, "value": _TEXT}),
     "callback_records/counter_collection": _record({
         "dispatch_data": (_DISPATCH, msgspec.NODEFAULT),
@@ -107,7 +123,8 @@ _RECORD_TYPES: Final[Mapping[str, Any]] = {
         "records": (list[_VALUE], []),  # type: ignore[valid-type]
     }),
     "buffer_records/kernel_dispatch": _DISPATCH,
-    "buffer_records/hip_api": _CALL,
+    "buffer_records/hip_api": _HIP_CALL,
+    "buffer_records/memory_copy": _COPY,
     "buffer_records/marker_api": _CALL,
 }  # fmt: skip
 """The type of the elements of each list, by its path of keys."""
@@ -172,6 +189,8 @@ class _JsonProcess:
         """The ids that dispatches have in these columns."""
         self._counters = Interner()
         self._ranges = GrowingColumns(dict.fromkeys(_CALL_COLUMNS, np.int64))
+        self._calls = GrowingColumns(dict.fromkeys(_HIP_COLUMNS, np.int64))
+        self._copies = GrowingColumns(dict.fromkeys(_COPY_COLUMNS, np.int64))
         self._unread = {name: UnreadNames(fields) for name, fields in _FIELDS.items()}
         self._skipped: dict[str, None] = {}
         """The keys of values that nothing is read from."""
@@ -232,11 +251,47 @@ class _JsonProcess:
         ranges = {name: column[has_text] for name, column in ranges.items()}
         ranges["name"] = int_column([table.names[text] for text in found if text is not None])
         table.host.add_ranges(ranges)
+        self._add_calls()
+        self._add_copies(agents)
         fields = (
             f"{name}.{field}" for name, unread in self._unread.items() for field in unread.names
         )
         table.unused |= dict.fromkeys((*self._skipped, *fields))
         return table.finish(path, FORMAT, infos, counters)
+
+    def _operations(self, columns: Columns, of_text: Callable[[str], int]) -> Int64:
+        """What a function makes of the name of each row's operation; ABSENT without a name."""
+        names = [one.operations for one in self._known["strings/buffer_records"]]
+
+        def code_of(key: int) -> int:
+            kind, number = key >> _OPERATION_BITS, key & ((1 << _OPERATION_BITS) - 1)
+            known = names[kind] if 0 <= kind < len(names) else []
+            return of_text(known[number]) if number < len(known) else ABSENT
+
+        number = np.clip(columns["operation"], 0, (1 << _OPERATION_BITS) - 1)
+        return codes_of(((columns["kind"] << _OPERATION_BITS) + number).tolist(), code_of)
+
+    def _add_calls(self) -> None:
+        names = self.table.names
+        calls = self._calls.joined()
+        calls["name"] = self._operations(
+            calls, lambda text: names[text] if CALL_OF_HIP.match(text) else ABSENT
+        )
+        self.table.host.add_calls(calls)
+
+    def _add_copies(self, agents: Mapping[Any, Agent]) -> None:
+        """Add copies of memory: of the GPU that they are to, else of that which they are from."""
+        table, copies = self.table, self._copies.joined()
+
+        def gpu_of(handle: int) -> int:
+            return table.agents.of_id(agents, handle) if handle in agents else ABSENT
+
+        to_gpu, from_gpu = (codes_of(copies[end].tolist(), gpu_of) for end in ("target", "source"))
+        copies["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
+        copies["name"] = self._operations(copies, lambda text: table.names[copy_name(text)])
+        copies["name"][copies["name"] < 0] = table.names["copy"] if len(copies["name"]) else ABSENT
+        copies["queue"] = np.full(len(copies["name"]), ABSENT)
+        table.add_copies(copies)
 
     def _decoded(self, name: str, text: bytes) -> list[Any]:
         """The records of a text; the fields of the first ones are looked at."""
@@ -264,7 +319,9 @@ class _JsonProcess:
         if name == "buffer_records/marker_api":
             self._ranges.add(_columns(records, _CALL_COLUMNS))
         elif name == "buffer_records/hip_api":
-            self.table.host.add_calls(_columns(records, _CALL_COLUMNS))
+            self._calls.add(_columns(records, _HIP_COLUMNS))
+        elif name == "buffer_records/memory_copy":
+            self._copies.add(_columns(records, _COPY_COLUMNS))
         elif name == "buffer_records/kernel_dispatch":
             self._add_dispatches(_columns(records, _DISPATCH_COLUMNS))
         elif name == "callback_records/counter_collection":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,6 +45,9 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys(_NUMBERS, np.int64),
     **dict.fromkeys(("name", "gpu", "region", *_RESOURCES, *_GRID, *_WORKGROUP), np.int32),
 }
+_COPY: Final = late(r"(?:MEMORY_COPY_)?(host|device)_?to_?(host|device)", re.IGNORECASE)
+CALL_OF_HIP: Final = late(r"_{0,2}hip[A-Z]")
+"""How names of HIP's calls begin."""
 _COPY_COLUMNS: Final = ("name", "gpu", "queue", "start_ns", "end_ns", "bytes", "correlation")
 STARTS: Final = ("start_timestamp", "beginns")
 KERNEL: Final = ("kernel_name", "kernelname")
@@ -372,6 +376,13 @@ class DispatchTable:
         repeats = "of a counter and dispatch that have another one: the first is used"
         self.losses.note(self._values.repeated + final.repeated, "value", repeats)
         return columns
+
+
+def copy_name(text: str) -> str:
+    """The name of a copy as PyTorch's profiler has it: `Memcpy HtoD (Host -> Device)`."""
+    match = _COPY.fullmatch(text)
+    source, target = (each.title() for each in match.groups()) if match else ("", "")
+    return f"Memcpy {source[0]}to{target[0]} ({source} -> {target})" if match else text
 
 
 def _drop_bad_times(rows: Columns, losses: Losses) -> None:

@@ -368,6 +368,9 @@ _OF_DRAWING: Final = frozenset(("bp", "s", "tts", "tdur", "cname", "sf", "esf"))
 class UnreadFields(dict[str, set[str]]):
     """The names of fields that nothing is read from, by the category of their events."""
 
+    def __init__(self) -> None:
+        self._seen: set[tuple[Any, ...]] = set()
+
     def look_at(self, text: bytes) -> None:
         """Look at the events of a JSON array."""
         with suppress(*DECODE_ERRORS):
@@ -375,11 +378,16 @@ class UnreadFields(dict[str, set[str]]):
                 self.see(event)
 
     def see(self, event: Mapping[str, Any]) -> None:
-        category, args = event.get("cat", ""), event.get("args")
+        category, args = event.get("cat"), event.get("args")
         # Those without a category name processes, or are counters and memory.
-        if isinstance(category, str) and category and event.get("ph") == COMPLETE:
-            unread = {*event, *(args if isinstance(args, dict) else ())}
-            names = unread - _READ_FIELDS - _OF_DRAWING
+        if not (category and isinstance(category, str)) or event.get("ph") != COMPLETE:
+            return
+        args = args if isinstance(args, dict) else ()
+        # Most events have the fields of another one of their category.
+        fields = (category, *event, *args)
+        if fields not in self._seen and len(self._seen) < MOST_NAMES:
+            self._seen.add(fields)
+            names = {*event, *args} - _READ_FIELDS - _OF_DRAWING
             if names and len(self) < MOST_NAMES:
                 known = self.setdefault(category, set())
                 known.update([name[:MOST_LETTERS] for name in names][: MOST_NAMES - len(known)])

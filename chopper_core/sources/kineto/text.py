@@ -46,9 +46,11 @@ _MAX_OPEN_BYTES: Final = 16 << 20
 _KEPT_BYTES: Final = 1 << 12
 """Of lost text its end is kept, in which an event may begin."""
 
-_ALL_LOOKED_AT_BYTES: Final = 2 << 20
+_ALL_LOOKED_AT_BYTES: Final = 1 << 18
+_START_BYTES: Final = 4 << 20
 _LOOKED_AT_BYTES: Final = 1 << 13
-"""Of each later piece: exporters write the same fields of all events of a category."""
+"""At several places of the first pieces, at one of each later one: exporters write the same fields
+of all events of a category."""
 
 _EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST: Final = re.compile(rb'[\s,]*+\{\s*("\w[^"\\]*")\s*:')
@@ -216,14 +218,17 @@ class TraceText:
         return self._walk(at_end)
 
     def _look_at(self, whole: bytes, key: bytes) -> None:
-        """Look at the fields of the events in an array: of all near the start, then of some."""
-        if self._source.bytes_given <= _ALL_LOOKED_AT_BYTES:
+        """Look at the fields of the events in an array: of all if it is short, else of some."""
+        if len(whole) <= _ALL_LOOKED_AT_BYTES:
             self.unread.look_at(whole)
             return
-        if first := _BOUNDARY.search(whole, len(whole) // 2):
-            some = whole[first.end() : first.end() + _LOOKED_AT_BYTES]
-            if last := _last_boundary(some, key):
-                self.unread.look_at(b"[" + some[: last.start() + 1] + b"]")
+        places = 8 if self._source.bytes_given <= _START_BYTES else 1
+        for number in range(1, places + 1):
+            begin = len(whole) * number // (places + 1)
+            if first := _BOUNDARY.search(whole, begin):
+                some = whole[first.end() : first.end() + _LOOKED_AT_BYTES]
+                if last := _last_boundary(some, key):
+                    self.unread.look_at(b"[" + some[: last.start() + 1] + b"]")
 
     def _walk(self, at_end: bool) -> list[Event]:
         """Pass the elements of the buffer one by one, up to one that continues beyond it.

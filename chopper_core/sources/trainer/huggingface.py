@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.trainer.lines import line_blocks, log_start
+from chopper_core.sources.trainer.lines import is_json_object, line_blocks, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
     MAX_STEP,
@@ -71,7 +71,7 @@ _MAX_BYTES: Final = 1 << 28
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    if head.text.lstrip().startswith("{"):
+    if is_json_object(head.text):
         is_state = '"log_history"' in head.text or (
             head.path.name == "trainer_state.json" and _IS_STATE.search(head.text)
         )
@@ -83,7 +83,7 @@ def recognise(head: FileHead) -> Recognised | None:
 
 def read(path: Path, progress: Progress = silent) -> TrainerLog:
     """Raises DataError without any step."""
-    is_state = FileHead(path).text.lstrip().startswith("{")
+    is_state = is_json_object(FileHead(path).text)
     return _state(path) if is_state else _output(path, progress)
 
 
@@ -102,14 +102,14 @@ def _state(path: Path) -> TrainerLog:
         if not is_step:
             rows.unreadable += 1
         elif not any(str(key).startswith(_EVALUATION) for key in entry):
-            known.update(_add(rows, entry["step"], ABSENT, entry))
+            known.update(_add(rows, (rows.rank_or(), ABSENT), entry["step"], entry))
     if _WHOLE in known:
         rows.notes[_NO_TIMES] = None
     return rows.finish(_STATE)
 
 
-def _add(rows: StepRows, step: int, time_ns: int, entry: Mapping[str, Any]) -> list[str]:
-    """Add a row; returns the keys of the entry."""
+def _add(rows: StepRows, origin: tuple[int, int], step: int, entry: Mapping[str, Any]) -> list[str]:
+    """Add a row of a rank and time; returns the keys of the entry."""
     values: dict[StepField, float] = {}
     for key, given in entry.items():
         field = _FIELDS.get(key)
@@ -122,7 +122,7 @@ def _add(rows: StepRows, step: int, time_ns: int, entry: Mapping[str, Any]) -> l
         values[_TIME] = 1e9 * took / step
     if (took := json_number(entry.get(_SECONDS))) is not None and took > 0:
         values[_TIME] = 1e9 * took
-    rows.add_one(rows.rank_or(), step, time_ns, values)
+    rows.add_one(origin[0], step, origin[1], values)
     return [*entry]
 
 
@@ -130,7 +130,9 @@ def _output(path: Path, progress: Progress) -> TrainerLog:
     """The steps of what is printed: those of the progress bar before each line, else a number."""
     text = FileText(path)
     rows = StepRows(path, text.losses)
-    step, elapsed, count, before = ABSENT, 0, 0, (0, 0)
+    step, elapsed, before = ABSENT, 0, (0, 0)
+    printed: Counter[int] = Counter()
+    """The lines of each rank."""
     for lines in line_blocks(text, progress, rows):
         for line in lines:
             for bar in _BAR.finditer(line):
@@ -142,13 +144,14 @@ def _output(path: Path, progress: Progress) -> TrainerLog:
             }
             if any(key.startswith(_EVALUATION) for key in entry):
                 continue
-            count += 1
-            at = count if step < 0 else step
+            origin = rows.origin(line[: match.start()])
+            printed[origin[0]] += 1
+            at = printed[origin[0]] if step < 0 else step
             if _WHOLE not in entry and step > before[0]:
                 if before[0]:
                     entry[_SECONDS] = (elapsed - before[1]) / (step - before[0])
                 before = step, elapsed
-            _add(rows, at, rows.origin(line[: match.start()])[1], entry)
+            _add(rows, origin, at, entry)
     if step < 0:
         rows.notes[
             "Its lines don't have their step, and no progress bar does: they are numbered."

@@ -57,6 +57,10 @@ class StepLines(Struct, frozen=True, dict=True):
     between: str = r"\s*:\s*"
     phases: str = ""
     """The prefix of the keys of phases, which are in seconds."""
+    others: tuple[str, ...] = ()
+    """What stands before the marker in lines about something else, such as a validation."""
+    no_phases: tuple[str, ...] = ()
+    """Ends of keys with the prefix of phases that are no times."""
     ignored: frozenset[str] = frozenset()
     """Keys that say nothing of a step, such as the time that is left."""
 
@@ -81,7 +85,8 @@ class StepLines(Struct, frozen=True, dict=True):
         too."""
         at = line.find(self.marker)
         while at >= 0:
-            if found := self.patterns[0].match(line, at):
+            found = self.patterns[0].match(line, at)
+            if found and not line.endswith(self.others, 0, at):
                 yield found
             at = line.find(self.marker, at + 1)
 
@@ -100,7 +105,8 @@ class StepLines(Struct, frozen=True, dict=True):
         return next((at for at, each in enumerate(self.fields) if each == key), len(self.fields))
 
     def field_of(self, key: str) -> StepField | None:
-        if self.phases and key.startswith(self.phases) and key not in self.fields:
+        is_phase = self.phases and key.startswith(self.phases) and not key.endswith(self.no_phases)
+        if is_phase and key not in self.fields:
             return StepField(key.removeprefix(self.phases), 1e9, is_phase=True)
         return self.fields.get(key)
 
@@ -170,10 +176,10 @@ class LineReader:
 
     def add(self, lines: Sequence[str]) -> None:
         """Add the steps in some whole lines."""
-        marker, templates = self._lines.marker, self._by_colons
+        marker, templates, others = self._lines.marker, self._by_colons, self._lines.others
         for line in lines:
             at = line.find(marker)
-            if at < 0:
+            if at < 0 or line.endswith(others, 0, at):
                 continue
             template = templates.get(line.count(":", at))
             match = template.pattern.match(line, at) if template is not None else None
@@ -253,11 +259,17 @@ def line_blocks(text: FileText, progress: Progress, rows: StepRows) -> Iterator[
         progress(f"read {text.path.name}", text.position, text.size_bytes)
 
 
+def is_json_object(text: str) -> bool:
+    text = text.lstrip()[:2]
+    return text.startswith("{") and text != "{'"
+
+
 def log_start(head: FileHead) -> str:
     """The text of a file in which a first step is looked for; '' of other files."""
     text = head.text
-    # Of the formats of text only JSON begins so; a launcher's prefix is `[rank0]:`.
-    if text.lstrip()[:1] == "{" or _JSON_LIST.match(text):
+    # Of the formats of text only JSON begins so; a launcher's prefix is `[rank0]:`, and what
+    # Python prints of a dictionary begins with `{'`.
+    if is_json_object(text) or _JSON_LIST.match(text):
         return ""
     if len(head.data) < HEAD_BYTES:
         return text

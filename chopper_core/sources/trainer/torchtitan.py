@@ -15,7 +15,8 @@ SUFFIXES: Final = LOG_SUFFIXES
 _LINES: Final = StepLines(
     format="torchtitan log",
     marker="step:",
-    step=r"step:\s*(?P<step>\d{1,12})(?=\s)",
+    step=r"step:\s*(?P<step>\d{1,12})(?:/\d{1,12})?(?=\s)",
+    others=("validate ", "validation ", "eval ", "eval", "val ", "val", "micro_"),
     proof=r"\s(?:tps|wps|tflops|mfu):\s*[\d.]|\sm?memory:\s*[\d.]+GiB",
     fields={
         "loss": StepField("loss"),

@@ -31,5 +31,6 @@ _LINES: Final = StepLines(
         **dict.fromkeys(("actor/lr", "train/lr"), StepField("learning_rate")),
     },
     phases="timing_s/",
+    no_phases=("_length", "_tokens", "num_preempted"),
 )
 recognise, read = _LINES.recognise, _LINES.read

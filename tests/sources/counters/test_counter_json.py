@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from chopper_core.ingest.open import open_run
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
 from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
 from chopper_core.tables.json_stream import JsonStream, TextEnded
@@ -209,3 +210,55 @@ def test_an_agent_whose_id_is_no_number_is_unknown(tmp_path: Path, handle: objec
     path.write_text(json.dumps({"rocprofiler-sdk-tool": [written]}))
     (run,) = read_json(path)
     assert len(run.dispatches)
+
+
+def test_calls_of_hip_and_copies_are_in_the_run(tmp_path: Path) -> None:
+    """A launch of each of two kernels, a copy to the GPU, and one from the host to itself."""
+    calls = [
+        {"kind": 1, "operation": int(number > 2), "correlation_id": {"internal": number},
+         "thread_id": 7, "start_timestamp": 100 * number,
+         "end_timestamp": 100 * number + 9}
+        for number in (1, 2, 3)
+    ]  # fmt: skip
+    dispatches = [
+        {"correlation_id": {"internal": number}, "thread_id": 7, "start_timestamp": 1000 * number,
+         "end_timestamp": 1000 * number + 400, "dispatch_info": {
+             "kernel_id": 1, "dispatch_id": number, "agent_id": {"handle": 5}}}
+        for number in (1, 2)
+    ]  # fmt: skip
+    copies = [
+        {"kind": 2, "operation": 1, "correlation_id": {"internal": 3}, "start_timestamp": 5000,
+         "end_timestamp": 5060, "bytes": 64, "src_agent_id": {"handle": 4},
+         "dst_agent_id": {"handle": to}}
+        for to in (5, 4)
+    ]  # fmt: skip
+    process = {
+        "metadata": {"pid": 6},
+        "buffer_records": {"hip_api": calls, "memory_copy": copies, "kernel_dispatch": dispatches},
+        "agents": [
+            {"id": {"handle": 4}, "type": 1}, {"id": {"handle": 5}, "type": 2, "node_id": 2},
+        ],
+        "kernel_symbols": [{"kernel_id": 1, "kernel_name": "gemm"}],
+        "strings": {"buffer_records": [
+            {"kind": "NONE", "operations": []},
+            {"kind": "HIP_RUNTIME_API", "operations": ["hipLaunchKernel", "hipMemcpyAsync"]},
+            {"kind": "MEMORY_COPY", "operations": ["MEMORY_COPY_NONE",
+                                                   "MEMORY_COPY_HOST_TO_DEVICE"]},
+        ]},
+    }  # fmt: skip
+    path = tmp_path / "1_results.json"
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [process]}))
+    run = open_run(str(path), jobs=1)
+    table = run.table
+    rows = sorted(
+        zip(
+            table.start_ns.tolist(), table.duration_ns.tolist(), table.launch_ns.tolist(),
+            table.bytes.tolist(), [table.names[code] for code in table.kernel], strict=True,
+        )
+    )  # fmt: skip
+    assert rows == [
+        (1000, 400, 100, -1, "gemm"),
+        (2000, 400, 200, -1, "gemm"),
+        (5000, 60, 300, 64, "Memcpy HtoD (Host -> Device)"),
+    ]
+    assert run.sources[0].events == {"dispatch": 2, "copy": 1, "call": 3}
