@@ -211,7 +211,7 @@ async def test_sorting() -> None:
         assert isinstance(at.app.screen, Chooser)
         await at.press("down", "enter")
         await at.command("sort idle")
-        assert at.frame.sort == "idle_ns" and "sort idle▲" in at.text()
+        assert at.frame.sort == "idle_ns" and "idle▲" in at.text() and "idle: Time" in at.status
         await at.command("sort nonsense")
         assert "unknown column" in at.status and at.frame.sort == "idle_ns"
 
@@ -302,7 +302,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
         assert at.app.clipboard == as_markdown(at.frame)
         await at.command("issue")
         text = at.app.clipboard
-        assert text.startswith("**iteration") and "### Findings" in text and "### Sources" in text
+        assert text.startswith("**step") and "### Findings" in text and "### Sources" in text
         assert as_markdown(at.frame) in text and "sample.json?view=" in text
         monkeypatch.setattr("chopper_tui.actions.program.CLIPBOARD_BYTES", 10)
         await at.press("Y")
