@@ -211,7 +211,7 @@ async def test_sorting() -> None:
         assert isinstance(at.app.screen, Chooser)
         await at.press("down", "enter")
         await at.command("sort idle")
-        assert at.frame.sort == "idle_ns" and "idle▲" in at.text() and "idle: Time" in at.status
+        assert at.frame.sort == "idle_ns"
         await at.command("sort nonsense")
         assert "unknown column" in at.status and at.frame.sort == "idle_ns"
 
