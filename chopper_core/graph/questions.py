@@ -615,14 +615,15 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
 # Clock
 
 
-def bound_by_memory(run: Run, rows: Index | slice = slice(None)) -> Mask:
+def bound_by_memory(run: Run, rows: Codes | slice = slice(None)) -> Mask:
     """Which of some activities are kernels that memory bounds: by the FLOPs and bytes of their
     operators' inputs, where these and the GPU's peaks are known, else those without matrix
     products."""
     table, chip = run.table, run.hardware
     used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
     bound = np.zeros(len(table.names), np.bool_)
-    bound[used] = [kernel_class(table.names[code]) not in MATRIX_CLASSES for code in used.tolist()]
+    classes = kernel_classes([table.names[code] for code in used.tolist()])
+    bound[used] = [each not in MATRIX_CLASSES for each in classes]
     found = bound[table.kernel[rows]]
     flops, moved = (table.measured.get(name) for name in (FLOPS, MODEL_BYTES))
     if chip is not None and flops is not None and moved is not None:
