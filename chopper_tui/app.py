@@ -487,9 +487,9 @@ class ChopperApp(App[None], inherit_bindings=False):
                 recent = follower.recent
                 holding, problem = len(recent.open_alarms), problem or follower.problem
                 alarms = f"{holding} alarm{'s' * (holding > 1)}" if holding else ""
-                said = (alarms, follower.deleted, problem, recent.age(time()))
+                said = (alarms, follower.beside, follower.deleted, problem, recent.age(time()))
                 news = facts(*said)
-                self.call_later(self._follow, run, news, has_samples)
+                self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
                     self.call_later(self._alarm, new[-1].text)
                 rung = recent.events
@@ -516,6 +516,11 @@ class ChopperApp(App[None], inherit_bindings=False):
     def _tell(self, news: str) -> None:
         for screen in self._explorers:
             screen.tell(f"{news} · R reloads" if news else "")
+
+    def _followed(self, follower: Follower, run: Run | None, news: str, has_samples: bool) -> None:
+        """Show what came, unless it is no longer followed: another run may be on the screen."""
+        if self.follower is follower:
+            self._follow(run, news, has_samples)
 
     def _follow(self, run: Run | None, news: str, has_samples: bool) -> None:
         """Show what came; on a slow line nothing queues: what is left out is shown next time."""

@@ -18,6 +18,8 @@ from rich.color import ColorSystem
 from chopper_core.columns import catalogue
 from chopper_core.columns.quantities import QUANTITIES, Quantity
 from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.replay import replay_run
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.view import View
@@ -44,7 +46,10 @@ EXAMPLES = ROOT / "docs" / "examples.md"
 KEYS_PAGE = ROOT / "docs" / "keys.md"
 RUNS_PAGE = ROOT / "docs" / "runs.md"
 PICTURES = ROOT / "docs" / "pictures"
-PICTURED = ("overview", "timeline", "compare", "ranks", "live")
+PICTURED = {
+    "overview": (140, 40), "timeline": (200, 60), "compare": (140, 40), "ranks": (140, 40),
+}  # fmt: skip
+"""The size of each picture's terminal."""
 COMPARED = (
     "demo_data/fsdp2:gpu=5/iteration=11/phase=backward?order=gpu,iteration,phase,operation"
     "&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,gfx_mhz,gfx_mhz_delta"
@@ -75,6 +80,21 @@ def check(name: str, expected: str, page: Path = README) -> None:
 def test_the_table_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
     main(["keys", "--format", "markdown"])
     check("keys", capsys.readouterr().out, KEYS_PAGE)
+
+
+def test_it_is_read_in_five_minutes_and_groups_the_pages_in_four() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.split()) <= 1200
+    table = text.partition("\n## Documentation\n")[2]
+    assert re.findall(r"^\| \*\*(\w+)\*\*", table, re.MULTILINE) == [
+        "Use", "Numbers", "Formats", "Contribute",
+    ]  # fmt: skip
+    for said in ("uv tool install '.[record]'", "pipx install", "uv tool install chopper-tui",
+                 "No GPU needed", "opens the explorer on a terminal"):  # fmt: skip
+        assert said in text
+    # Every place has a question that the demo answers.
+    places = re.findall(r"^\| `(\d)` \|", text, re.MULTILINE)
+    assert sorted({*places}) == [*map(str, range(7))]
 
 
 def test_the_table_of_screens() -> None:
@@ -114,7 +134,7 @@ def test_the_table_of_runs(
     rows = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in metrics]
     columns = "\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *rows])
     check("run columns", columns, RUNS_PAGE)
-    for name in ("fsdp1", "fsdp2"):
+    for name in ("fsdp1", "fsdp2", "memory"):
         demo_run(name)
     as_kept(monkeypatch)
     monkeypatch.chdir(ROOT)
@@ -238,15 +258,38 @@ async def test_the_pictures_show_what_the_program_shows(
 ) -> None:
     """A picture is the screen after the keys beside it."""
     monkeypatch.chdir(ROOT)
-    picture = PICTURES / f"{name}.svg"
-    async with explorer((140, 40), app=coloured_demo(View("demo_data/fsdp2"), "fsdp1")) as at:
+    picture, size = PICTURES / f"{name}.svg", PICTURED[name]
+    async with explorer(size, app=coloured_demo(View("demo_data/fsdp2"), "fsdp1")) as at:
         await at.press(*keys_of(str(PICTURES / f"{name}.keys")))
         shown = screen_picture(at.app)
     if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
         picture.write_text(shown, encoding="utf-8")
     assert picture.read_text(encoding="utf-8") == shown
-    assert len(shown.encode()) <= 60_000
+    assert len(shown.encode()) <= 11 * size[0] * size[1]
     assert len(set(re.findall(r"fill:(#[0-9a-f]{6})", shown))) >= 6  # In more than 16 colours.
+
+
+async def test_the_live_picture_is_of_a_running_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The demo after 28 seconds, written as a job writes it, on a clock of its own."""
+    monkeypatch.chdir(tmp_path)
+    replay_run(ROOT / "demo_data" / "fsdp2", Path("job"), began_s=1_780_000_000, seconds=28)
+    follower, picture = Follower("job", jobs=1), PICTURES / "live.svg"
+    run = follower.open()
+    assert (run.name, len(run.gpus)) == ("job", 8)
+    follower.tail()
+    app = ChopperApp(lambda _: run, View("job", name="live"), glyphs=UNICODE.coloured(True))
+    app.console._color_system = ColorSystem.TRUECOLOR
+    async with explorer((140, 40), app=app) as at:
+        at.explore.tell("live")
+        await at.settle()
+        text, shown = at.text(), screen_picture(at.app)
+    follower.close()
+    assert "alarms" in text and re.search(r"last \d+ s, limits", text), text
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        picture.write_text(shown, encoding="utf-8")
+    assert picture.read_text(encoding="utf-8") == shown
 
 
 async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:

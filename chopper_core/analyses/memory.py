@@ -168,6 +168,7 @@ class MemoryGrowth(Struct, frozen=True):
     """Memory that grows from step to step."""
 
     first_bytes: float
+    """The most that is allocated in the first step, or usual in the first tenth of a run."""
     last_bytes: float
     each_bytes: float
     """Per step."""
@@ -228,7 +229,11 @@ def growth_by_events(run: Run) -> list[MemoryGrowth]:
         # What is released behind the last launch, as gradients before a next step, is the last's.
         if each <= 0 or grown[:-1].min() < _STEADY * each:
             continue
-        first, last = (float(memory.allocated[own][at]) for at in inside[[0, -1]].tolist())
+        peaks = (
+            memory.allocated[own][inside[labels[inside] == step]].max()
+            for step in steps[[0, -1]].tolist()
+        )
+        first, last = map(float, peaks)
         operator = _growing(memory, own, inside)
         span = int(steps[0]), int(steps[-1])
         found.append(MemoryGrowth(first, last, each, *span, gpu, operator))

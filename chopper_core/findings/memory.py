@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from chopper_core.analyses.memory import (
@@ -18,7 +18,7 @@ from chopper_core.analyses.memory import (
 )
 from chopper_core.analyses.training import training_of
 from chopper_core.findings.rule import Cost, Finding, FindingsContext, Group, rule, threshold
-from chopper_core.model.phrases import count, listed, percent
+from chopper_core.model.phrases import by_number, count, listed, percent
 from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.training import UNKNOWN
 from chopper_core.model.view import View
@@ -111,16 +111,24 @@ def memory_growth(context: FindingsContext) -> Iterator[Finding]:
     grown = None if training is None else growth_by_log(training)
     if training is not None and grown is not None:
         if grown.last_bytes - grown.first_bytes >= GROWS.share * grown.first_bytes:
-            yield _growth(context, grown, training.capacity_bytes, "the log")
+            yield _growth(context, [grown], training.capacity_bytes)
         return
     capacity = {gpu.index: float(gpu.memory_bytes) for gpu in context.run.gpus}
-    for each in growth_by_events(context.run):
-        if each.each_bytes >= GROWS_EACH.share * max(each.first_bytes, 1.0):
-            yield _growth(context, each, capacity.get(each.gpu, 0.0), "the trace")
+    found = [
+        each
+        for each in growth_by_events(context.run)
+        if each.each_bytes >= GROWS_EACH.share * max(each.first_bytes, 1.0)
+    ]
+    if found:
+        found.sort(key=lambda each: -each.each_bytes)
+        yield _growth(context, found, capacity.get(found[0].gpu, 0.0))
 
 
-def _growth(context: FindingsContext, grown: MemoryGrowth, capacity: float, source: str) -> Finding:
-    whose = f" on GPU {grown.gpu}" if grown.gpu != UNKNOWN else ""
+def _growth(context: FindingsContext, found: Sequence[MemoryGrowth], capacity: float) -> Finding:
+    """Of the GPUs that grow, the one that grows most first."""
+    grown = found[0]
+    gpus = [each.gpu for each in found if each.gpu != UNKNOWN]
+    whose, source = (f" on {by_number('GPU', gpus)}", "the trace") if gpus else ("", "the log")
     full = ""
     if capacity > grown.last_bytes:
         at = grown.last + (capacity - grown.last_bytes) / grown.each_bytes
@@ -132,7 +140,7 @@ def _growth(context: FindingsContext, grown: MemoryGrowth, capacity: float, sour
         f"{size_text(grown.first_bytes)} to {size_text(grown.last_bytes)}",
         f"Between steps {grown.first:,} and {grown.last:,}, by {source}.{full}{operator} Look for "
         "tensors that a list keeps, such as losses with their graph.",
-        of_log=grown.gpu == UNKNOWN,
+        of_log=not gpus,
     )
 
 

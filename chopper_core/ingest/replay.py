@@ -39,8 +39,16 @@ class _RecordedTrace(NamedTuple):
     period_s: float
 
 
-def replay_run(run: Path, into: Path, speed: float = 1.0) -> None:
-    """Write a run's traces and its telemetry again and again, on a clock from now on.
+def replay_run(
+    run: Path,
+    into: Path,
+    speed: float = 1.0,
+    *,
+    began_s: float | None = None,
+    seconds: int | None = None,
+) -> None:
+    """Write a run's traces and its telemetry again and again, on a clock from now on, or from
+    `began_s` in seconds since the epoch; without end, or for so many seconds of that clock.
 
     Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`, and where
     the directory has telemetry: what it would be mixed with may be somebody's.
@@ -55,11 +63,11 @@ def replay_run(run: Path, into: Path, speed: float = 1.0) -> None:
     rounds = list(_rounds(heading, lines))
     period_s = traces[0].period_s
     into.mkdir(parents=True, exist_ok=True)
-    began_s = time.time()
+    began_s = time.time() if began_s is None else began_s
     with (into / monitor.name).open("a") as telemetry:
         telemetry.write(f"{heading}\n")
         done = 0
-        for second in count():
+        for second in count() if seconds is None else range(seconds):
             time.sleep(max(began_s + second / speed - time.time(), 0.0))
             rows = rounds[second % len(rounds)]
             telemetry.write("".join(f"{int(began_s) + second},{row}\n" for row in rows))

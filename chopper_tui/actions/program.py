@@ -284,6 +284,9 @@ STOPS: Final = tuple(
     2  timeline | timeline | 2
         What runs when: + - zoom, a d pan, c goes to the next collective, v or a drag of
         the mouse measures. With a baseline its lanes are beneath, dim.
+    3  kernels | kernels
+        What runs, and how far from its roof: by name, by shape and, with 3 again, those
+        that lose most time to it. B copies a command that runs a shape alone.
     4  losses | overheads
         From the time at the hardware's peak to the time measured: each loss is a step of
         the waterfall.
@@ -295,9 +298,9 @@ STOPS: Final = tuple(
         `chopper A B` opens two runs. Then every table has differences, and 6 lists what
         changed.
     taking it with you | overview
-        y copies the row, Y the table, P writes a file, :issue copies a whole report. Each
-        view has an address (ctrl+g) that `chopper show` prints. ? has every key and can be
-        searched; ctrl+p finds anything by name. That's all: q quits.
+        y copies the row, Y the table, P writes a file, :report a whole page, :export a trace
+        for another program; :open shows another run. Each view has an address (ctrl+g) that
+        `chopper show` prints. ? has every key, ctrl+p finds anything by name. q quits.
     """)
 )
 
