@@ -55,7 +55,8 @@ from chopper_core.util.escape import cut_text
 STORE_INDEX: Final = "store.json"
 """The file that makes a directory a store."""
 _MAX_SHOWN: Final = 200
-SCHEMA: Final = "chopper.store/3"
+_STORE: Final = "chopper.store/"
+SCHEMA: Final = f"{_STORE}3"
 KERNELS: Final = "kernels.arrow"
 MEASURED: Final = "measured.arrow"
 SERIES: Final = "series.arrow"
@@ -181,6 +182,7 @@ def is_store(path: Path) -> bool:
 class Label(Struct, frozen=True):
     """The part of `store.json` that is the same in every version."""
 
+    schema: str = ""
     name: str = ""
     origin: str = field(name="of", default="")
 
@@ -194,20 +196,27 @@ def read_label(folder: Path) -> Label:
 
 
 def read_index(folder: Path) -> StoreIndex:
+    schema = read_label(folder).schema
+    if schema.startswith(_STORE) and schema != SCHEMA:
+        raise _other_version(folder)  # Whose index has other fields.
     try:
         index = msgspec.json.decode(read_small(folder / STORE_INDEX), type=StoreIndex)
         is_whole = index == index.checked()
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise unreadable(folder, error) from error
+    if index.schema != SCHEMA or index.fingerprint != fingerprint():
+        raise _other_version(folder)
     if not set(index.files) <= FILES:
         raise DataError(f"{folder} is a corrupt store (it names other files); {recreate(folder)}")
-    if index.schema != SCHEMA or index.fingerprint != fingerprint():
-        raise DataError(f"{folder} was written by another version of Chopper; {recreate(folder)}")
     if not is_whole:
         raise DataError(
             f"{folder / STORE_INDEX}: checksum mismatch: the store is corrupt; {recreate(folder)}"
         )
     return index
+
+
+def _other_version(folder: Path) -> DataError:
+    return DataError(f"{folder} was written by another version of Chopper; {recreate(folder)}")
 
 
 def unreadable(folder: Path, error: Exception) -> DataError:

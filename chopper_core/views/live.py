@@ -31,7 +31,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, child_of
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.evidence import finding_cards
@@ -62,6 +62,7 @@ _SLOWER: Final = 0.01
 """A rank whose steps are longer than the median rank's by less isn't the slowest."""
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
+_MOST_WINDOWS: Final = 2
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
 _FIGURES: Final = ("throttle_pct", "vram_bytes")
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
@@ -89,6 +90,12 @@ _COLUMNS: Final = columns(
         The share of time under a limiter {_NOW}.
     now_vram_bytes | B | memory
         The memory in use {_NOW}.
+    model | | model
+        The product.
+    pci | | PCI
+        Its PCI address.
+    memory_bytes | B | of memory
+        Its memory, where a file states it.
     node | | node
         The host.
     rank | | rank
@@ -130,6 +137,10 @@ def answer(run: Run, view: View) -> ViewResult:
     if np.isfinite(limit).any():
         own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
+    order = _order(view, own)
+    gpus, limit = [gpus[place] for place in order], limit[order]
+    own = [(column, values.take(order)) for column, values in own]
+    now = {name: values[order] for name, values in now.items()}
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
     row = _live_row(job, steps) if len(job) else _step_row(steps)
@@ -148,6 +159,20 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         charts=(*(lanes or _step_chart(job)), *below),
     )
+
+
+def _order(view: View, own: Own) -> Index:
+    """The places of the GPUs in the order that the view asks for: lanes are rows of the table."""
+    count = len(own[0][1].numbers) if own else 0
+    name, is_falling = view.sort.removeprefix("-"), view.sort.startswith("-")
+    values = next((values for column, values in own if column.name == name), None)
+    if values is None:
+        rising = np.arange(count)
+        return rising[::-1] if name in ("gpu", "name") and is_falling else rising
+    numbers = values.numbers.astype(np.float64)
+    order = np.argsort(-numbers if is_falling else numbers, kind="stable")
+    known = values.present()[order]
+    return np.concatenate([order[known], order[~known]])
 
 
 def _gpu(view: View, gpu: str) -> View:
@@ -178,6 +203,8 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         sign = ("▲" if event.holds else "●") + strftime(" %H:%M:%S", localtime(event.began_s))
         cards.append(Card((sign,), event.text, address.render(target)))
     number = newest(steps) if steps is not None else None
+    if steps is not None:
+        cards += _window_cards(view, steps, job_steps(run))
     if number is not None:
         # GPUs whose next window comes later have no less work: findings are those of this step.
         newest_step = child_of(View(view.run), "iteration", str(number))
@@ -243,6 +270,25 @@ def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
         (_COLUMNS["now_step_ns"], numbered([nan if row is None else row[2] for row in rows])),
         (_COLUMNS["now_doing"], worded(doing)),
     ]
+
+
+def _window_cards(view: View, steps: StepTimes, job: JobSteps) -> list[Card]:
+    """The newest traced windows among the steps of a job; each opens its last step."""
+    if not len(job) or not steps.iterations:
+        return []
+    order = np.argsort(steps.iterations)
+    numbers, times_ns = np.array(steps.iterations)[order], steps.each_ns[order]
+    windows = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) != 1) + 1)
+    cards, usual_ns = [], job.usual_ns()
+    for own in windows[: -1 - _MOST_WINDOWS : -1]:
+        first, last, each_ns = numbers[own[0]], numbers[own[-1]], float(times_ns[own].mean())
+        change = ""
+        if isfinite(usual_ns) and usual_ns > 0:
+            change = f", {100 * (each_ns / usual_ns - 1):+.0f} % to the median of the others"
+        text = f"steps {first:,} to {last:,}: {time(each_ns)} each{change}"
+        opens = child_of(View(view.run), "iteration", str(last))
+        cards.append(Card(("traced",), text, address.render(opens)))
+    return cards
 
 
 def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple[int, ...]]:
@@ -381,8 +427,17 @@ def _limits(run: Run, cap: Float64 | None, count: int) -> Float64:
 def _names(run: Run, gpus: list[int]) -> Own:
     """The node and the rank of each GPU, where there are several and they say more."""
     nodes, ranks = _name_words(run, gpus)
-    words = [("node", nodes), ("rank", [rank.removeprefix("r") for rank in ranks])]
-    return [(_COLUMNS[name], worded(own)) for name, own in words if any(own)]
+    about = {gpu.index: gpu for gpu in run.gpus}
+    words: list[tuple[str, list[str]]] = [
+        ("node", nodes),
+        ("rank", [rank.removeprefix("r") for rank in ranks]),
+        ("model", [about[gpu].hardware for gpu in gpus]),
+        ("pci", [about[gpu].pci for gpu in gpus]),
+    ]
+    found = [(_COLUMNS[name], worded([each or None for each in own])) for name, own in words]
+    sizes = numbered([float(about[gpu].memory_bytes) or nan for gpu in gpus])
+    found.append((_COLUMNS["memory_bytes"], sizes))
+    return [(column, values) for column, values in found if values.present().any()]
 
 
 def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:

@@ -159,7 +159,10 @@ def _plain(view: View) -> View:
 
 def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The result of a view, asked once: sort, filter and columns don't change it."""
-    plain = _plain(view)
+    plain, is_kept = _plain(view), not view_spec(view.name).is_live
+    if not is_kept:
+        # Its charts have the table's rows in the table's order.
+        plain = replace(plain, sort=view.sort)
 
     def asked() -> ViewResult | NothingToShow:
         try:
@@ -168,7 +171,6 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)
 
-    is_kept = not view_spec(view.name).is_live
     known = run.memo(("view", plain), asked) if is_kept else asked()
     if isinstance(known, NothingToShow):
         raise NothingToShow(*known.args)

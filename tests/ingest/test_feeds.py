@@ -196,13 +196,18 @@ def test_a_node_without_a_library_is_read_by_a_tool(
             follower.tail()
             time.sleep(0.02)
         assert (run / "gpus.csv").stat().st_size < 1 << 14  # All samples take 20 kB.
-        frame = query(follower.run or Run("r", empty_table(), (), ()), parse(f"{run}:?view=live"))
+        run_of_none = Run("r", empty_table(), (), ())
+        frame = query(follower.run or run_of_none, parse(f"{run}:?view=live"))
         lanes = frame.charts[0]
         assert isinstance(lanes, GpuLanes)
         # The others are equal: who differs stands out, on the side that it is on.
         (mhz,) = (each for each in lanes.signals if each.unit == "MHz")
         at = lanes.signals.index(mhz)
         assert mhz.outliers == (2,) and lanes.raised[at] == ()
+        # Lanes are in the order of the table's rows, whatever it is sorted by.
+        ordered = query(follower.run or run_of_none, parse(f"{run}:?view=live&sort=-now_power_w"))
+        falls = ["3", "2", "1", "0"]
+        assert [*ordered.labels] == [*ordered.charts[0].labels] == falls
     finally:
         follower.close()
         follower.feeds[0]._process.kill()  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
@@ -810,3 +811,17 @@ def test_a_table_of_runs_is_filtered_by_its_headings(sweep: Path) -> None:
     assert named("Status=OK") == ["mbs1", "mbs2"]
     frame = query(runs, View(str(sweep), name="runs", filter="status=fine", columns=("Step µs",)))
     assert frame.columns[0].name == "step_time_ns" and "status is ok" in frame.notes[0]
+
+
+def test_the_newest_runs_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        folder = tmp_path / f"run{number}"
+        trace(folder)
+        at_s = 1_000 + (number * 7) % 5
+        os.utime(folder, (at_s, at_s))
+    monkeypatch.setattr(runs, "read_as_done", lambda paths, *_: [read.extend(paths)] * 0)
+    read: list[Path] = []
+    found = find_runs([str(tmp_path)])
+    list(runs.read_rows(found, use_cache=False))
+    times = [path.stat().st_mtime for path in read]
+    assert len(times) == 4 and times == sorted(times, reverse=True)

@@ -89,7 +89,7 @@ def read_rows(
 ) -> Iterator[tuple[int, RunRow]]:
     """Read runs in parallel and yield the place and row of each once it is there.
 
-    Runs whose figures are cached come first; nothing of them is opened.
+    Runs whose figures are cached come first; nothing of them is opened. Then come the newest.
     """
     rest: list[int] = []
     for place, each in enumerate(found):
@@ -101,6 +101,7 @@ def read_rows(
             rest.append(place)
         else:
             yield place, row_of(each, known, given)
+    rest.sort(key=lambda place: -state_of(found[place].path)[1])
     paths = [Path(found[place].path) for place in rest]
     # Workers share the processors; of a single run, its ranks do.
     reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)
