@@ -137,8 +137,8 @@ def report(run: Run, view: View, look: Look, version: str, progress: Progress = 
             continue
         if section.is_of_worst_step:
             step = dict(asked.scope).get("iteration")
-            title = f"{section.title}: {step}" if step is not None else "Timeline"
-            section = replace(section, title=title)
+            named = f"{section.title}: {step}" if step is not None else "Timeline"
+            section = replace(section, title=named)
         if frame.labels or frame.charts or frame.headline:
             frames.append((section, frame))
     of_all = [
