@@ -300,8 +300,9 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
     its peers are all that run the same, itself too. A copy that most peers don't make takes no
-    time. An operation of a schedule has no shape: its peers are all of its kind, and their mean
-    keeps the sum of the work (Lin et al., OSDI 2025).
+    time. The range is the spread of the peers, of each kernel alone where layers differ.
+    An operation of a schedule has no shape: its peers are all of its kind, and their mean keeps the
+    sum of the work (Lin et al., OSDI 2025).
     """
     table, nodes = run.table, graph.activities
     rows = graph.row[nodes].astype(np.intp)
@@ -326,7 +327,8 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     def new(work: Float64) -> Float64:
         time = work[nodes]
         usual = np.full(len(rows), np.nan)
-        low, high = 1.0, 1.0
+        low: float | Float64 = 1.0
+        high: float | Float64 = 1.0
         for place, code in enumerate(keys):
             value = time / unit if place == len(keys) - 1 else time
             known = peers & np.isfinite(value)
@@ -334,7 +336,11 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
             median = quantiles_of(value[known], code[known], count, (0.5,))[:, 0][code]
             lacks = own & ~np.isfinite(usual)
             usual[lacks] = (median * unit if place == len(keys) - 1 else median)[lacks]
-            if not place:
+            if not place and axis == "layer":
+                ends = quantiles_of(value[known], code[known], count, _SIDES)
+                low, high = (ratios(each[code], median)[own] for each in ends.T)
+                low, high = (np.where(np.isfinite(each), each, 1.0) for each in (low, high))
+            elif not place:
                 low, high = _spread(time, median, who, known & np.isin(code, code[own]))
             if not place and uneven is not None:
                 usual[uneven.rows] = np.nan
