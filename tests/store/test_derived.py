@@ -35,6 +35,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.views import VIEWS, view_module
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared.kept_answers import StoredAnswer
+from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.demo import generated_files
 from tests.support import sample_run
@@ -334,3 +335,20 @@ def test_the_cache_is_bounded_by_size_and_age(
     monkeypatch.setenv("CHOPPER_CACHE_GB", "0")
     cache.trim(run / "0-state")
     assert names() == ["0-state"]
+
+
+def test_ingest_works_out_what_is_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
+    for option, store in stores.items():
+        given = [option] if option else []
+        assert main(["ingest", str(made), "-o", str(store), "--jobs", "1", *given]) == 0
+    asked = Asked(monkeypatch)
+    _json(stores[""], "?view=findings")
+    assert not asked.take()
+    names = {path.name.partition("-")[0] for path in _files(stores[""])}
+    assert {"overview", "findings", "ranks"} <= names
+    assert not (stores["--no-cache"] / atomic.DERIVED).exists()
