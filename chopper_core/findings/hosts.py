@@ -74,6 +74,8 @@ _CALL: Final = re.compile(r"[\w:]{1,24}")
 """Names of the trace that are short enough for a title."""
 _ROOM: Final = 35
 """Characters of a title for what follows the cause: ` leaves GPUs idle 14.87 ms a step`."""
+_MOSTLY: Final = 0.5
+"""Of the idle time of a cell, which a cause has at least to be looked for there."""
 _SAME_SHARE: Final = 0.4
 """Of the longest idle time of an iteration; those with as much are named."""
 
@@ -100,7 +102,55 @@ class LatePhase(Struct, frozen=True):
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
-    yield from _bound(context, _host_bound_phases(context), HostState.LATE)
+    late = _host_bound_phases(context)
+    yield from _bound(context, late, HostState.LATE)
+    yield from _needless(context, late)
+
+
+def _needless(context: FindingsContext, late: list[LatePhase]) -> Iterator[Finding]:
+    """What no step needs, next to the rest that hosts are late for: on all GPUs, in all steps or
+    some. That of one GPU is a straggler's."""
+    if not late:
+        return
+    bound = _charges_of(context, late, HostState.LATE)
+    main = bound.main(bound.by_cause)
+    charges = _charges_of(context, None, HostState.LATE)
+    kinds = {cause.what for cause in charges.causes if cause.what in NEEDLESS}
+    for what in sorted(kinds - {"" if main is None else main.what}):
+        codes = [at for at, cause in enumerate(charges.causes) if cause.what == what]
+        own = charges.take(np.isin(charges.cause, codes))
+        cost = context.per_iteration(float(own.ns.sum()))
+        if not len(own) or context.share(cost) < NAMED_COST.share:
+            continue
+        where, _, there = _mostly_in(context, own)
+        cells, part = _cells_with(context, own.take(there))
+        if where.startswith(" on GPU") or not cells.any():
+            continue
+        cause = own.main(own.by_cause) or charges.causes[codes[0]]
+        name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
+        taken = f"leaves GPUs idle {time(cost)}{' a step' * context.has_iterations}"
+        whole = time(context.per_iteration(float(charges.ns.sum())))
+        yield context.finding(
+            one_line(f"{what}{name} {taken}", where),
+            f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs are "
+            f"idle{context.per_gpu} before launch calls",
+            context.with_view("launch", "host", sort="-idle_host_ns"),
+            Cost.HOST,
+            cost,
+            cells=cells,
+            changes=(f"host x{1 - part:.4f}",),
+        )
+
+
+def _cells_with(context: FindingsContext, charges: HostCharges) -> tuple[Mask, float]:
+    """The cells whose idle time is mostly of some charges, and which part of it they are there."""
+    place = first_equal(context.cells.rows, charges.row)
+    owner = np.repeat(np.arange(len(context.cells)), context.cells.sizes())
+    ns = sums_of(charges.ns[place >= 0], owner[place[place >= 0]], len(context.cells))
+    idle = context.cells.sum("idle_host_ns").astype(np.float64)
+    chosen: Mask = ns > _MOSTLY * np.maximum(idle, 1.0)
+    part = float(ns[chosen].sum() / max(idle[chosen].sum(), 1.0))
+    return chosen, min(part, 1.0)
 
 
 @rule(
@@ -157,11 +207,14 @@ def _late_phases(
     return sorted(found, key=lambda phase: -phase.idle_ns)
 
 
-def _charges_of(context: FindingsContext, late: list[LatePhase], state: HostState) -> HostCharges:
-    """The idle time of late phases by where the hosts are during it."""
+def _charges_of(
+    context: FindingsContext, late: list[LatePhase] | None, state: HostState
+) -> HostCharges:
+    """The idle time of late phases, or of all, by where the hosts are during it."""
     charges, table = host_charges(context.run), context.table
-    inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
-    inside &= np.isin(table.iteration[charges.row], context.iterations)
+    inside = np.isin(table.iteration[charges.row], context.iterations)
+    if late is not None:
+        inside &= np.isin(table.phase[charges.row], [phase.code for phase in late])
     inside &= within_scope(context.run, context.view, charges.row)
     inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
     return charges.take(inside)

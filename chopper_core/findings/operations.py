@@ -67,6 +67,8 @@ _MIN_OPERATION: Final = 0.002
 _MIN_COMPARED: Final = 0.1
 """Of an operation's time, without communication during it."""
 _LOWER_MEMORY_CLOCK: Final = 0.98
+_TIMES: Final = 3.0
+"""From this factor on a time is so many times as long, else so many % longer."""
 _MAX_LISTED: Final = 3
 _PIECE: Final = 1 << 18
 
@@ -90,8 +92,15 @@ class SlowPart(Struct, frozen=True):
     def how(self) -> str:
         if np.isinf(self.ratio):
             return f"{count(self.more, 'kernel')} only there"
-        longer = f"{percent(self.ratio - 1)} longer"
+        longer = _by_factor(self.ratio)
         return f"{longer}, with {count(self.more, 'more kernel')}" if self.more > 0 else longer
+
+
+def _by_factor(ratio: float) -> str:
+    """`30 % longer`, `4.2 times as long`."""
+    if ratio < _TIMES:
+        return f"{percent(ratio - 1)} longer"
+    return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:,.0f} times as long"
 
 
 def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
@@ -110,10 +119,10 @@ def _longer_in_short(context: FindingsContext, parts: list[SlowPart], where: str
     most = max(parts, key=lambda part: part.excess_ns)
     names = {part.operation for part in parts}
     name = shortened(context.text("operation", most.operation))
-    how = "runs only there" if np.isinf(most.ratio) else f"takes {percent(most.ratio - 1)} longer"
+    how = "runs only there" if np.isinf(most.ratio) else f"takes {_by_factor(most.ratio)}"
     if len(names) > 1:
-        up_to = percent(max(part.ratio for part in parts if np.isfinite(part.ratio)) - 1)
-        name, how = f"{len(names)} operations", f"take up to {up_to} longer"
+        up_to = max((part.ratio for part in parts if np.isfinite(part.ratio)), default=1.0)
+        name, how = f"{len(names)} operations", f"take up to {_by_factor(up_to)}"
     return (one_line if len(names) > 1 else of_name)(
         f"{name} {how} {where}",
         *(

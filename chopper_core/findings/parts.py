@@ -117,9 +117,10 @@ class Worth(Struct, frozen=True, eq=False):
         """What a finding's remedy takes from the work of each node, and from each edge's lag; None
         where it isn't known of the same steps as that of the others."""
         found = self.answer(finding.remedy) if finding.is_replayed else None
-        if found is None or found.steady.predictor is not self.steady.predictor:
+        graph = self.steady.predictor.graph
+        if found is None or found.steady.predictor.graph is not graph:
             return None
-        graph, expected = self.steady.predictor.graph, found.expected
+        expected = found.expected
         lag = graph.lag_ns - np.maximum(expected.lag_ns, 0)
         work = graph.work_ns - expected.work_ns
         removed: Float64 = np.maximum(np.concatenate([work, lag]), 0).astype(np.float64)
@@ -275,6 +276,8 @@ def _add(
     number = max(around, key=lambda number: shared[number][1])
     whole, is_most = level[number], shared[number][1] >= EXPLAINED.share
     is_cause = one.rule.is_symptom < whole.rule.is_symptom
+    if one.finding.is_replayed and whole.finding.is_replayed:
+        is_cause &= one.worth_ns >= EXPLAINED.share * whole.worth_ns
     is_like = one.finding.is_replayed == whole.finding.is_replayed
     is_like &= is_cause or one.rule.is_symptom == whole.rule.is_symptom
     # What a replay tells comes before an estimate of the same time, unless it says next to nothing.

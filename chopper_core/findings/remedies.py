@@ -40,7 +40,9 @@ _LEAST_PART: Final = 0.1
 """Of the largest of several kinds of time: less is no change."""
 
 
-_BOUND: Final = re.compile(r"(?:host|launch|copy) x0|no host gaps|comm hidden|no contention")
+_BOUND: Final = re.compile(
+    r"(?:host|launch|copy) x0(?![.\d])|no host gaps|comm hidden|no contention"
+)
 """Changes that nothing attains in full."""
 
 

@@ -300,8 +300,9 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
     its peers are all that run the same, itself too. A copy that most peers don't make takes no
-    time. An operation of a schedule has no shape: its peers are all of its kind, and their mean
-    keeps the sum of the work (Lin et al., OSDI 2025).
+    time. The range is the spread of the peers, of each kernel alone where layers differ.
+    An operation of a schedule has no shape: its peers are all of its kind, and their mean keeps the
+    sum of the work (Lin et al., OSDI 2025).
     """
     table, nodes = run.table, graph.activities
     rows = graph.row[nodes].astype(np.intp)
@@ -326,7 +327,8 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     def new(work: Float64) -> Float64:
         time = work[nodes]
         usual = np.full(len(rows), np.nan)
-        low, high = 1.0, 1.0
+        low: float | Float64 = 1.0
+        high: float | Float64 = 1.0
         for place, code in enumerate(keys):
             value = time / unit if place == len(keys) - 1 else time
             known = peers & np.isfinite(value)
@@ -334,7 +336,11 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
             median = quantiles_of(value[known], code[known], count, (0.5,))[:, 0][code]
             lacks = own & ~np.isfinite(usual)
             usual[lacks] = (median * unit if place == len(keys) - 1 else median)[lacks]
-            if not place:
+            if not place and axis == "layer":
+                ends = quantiles_of(value[known], code[known], count, _SIDES)
+                low, high = (ratios(each[code], median)[own] for each in ends.T)
+                low, high = (np.where(np.isfinite(each), each, 1.0) for each in (low, high))
+            elif not place:
                 low, high = _spread(time, median, who, known & np.isin(code, code[own]))
             if not place and uneven is not None:
                 usual[uneven.rows] = np.nan
@@ -609,22 +615,24 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
 # Clock
 
 
-def bound_by_memory(run: Run) -> Mask:
-    """The kernels that memory bounds: by the FLOPs and bytes of their operators' inputs, where
-    these and the GPU's peaks are known, else those without matrix products."""
+def bound_by_memory(run: Run, rows: Codes | slice = slice(None)) -> Mask:
+    """Which of some activities are kernels that memory bounds: by the FLOPs and bytes of their
+    operators' inputs, where these and the GPU's peaks are known, else those without matrix
+    products."""
     table, chip = run.table, run.hardware
     used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
     bound = np.zeros(len(table.names), np.bool_)
     classes = kernel_classes([table.names[code] for code in used.tolist()])
     bound[used] = [each not in MATRIX_CLASSES for each in classes]
-    found = bound[table.kernel]
+    found = bound[table.kernel[rows]]
     flops, moved = (table.measured.get(name) for name in (FLOPS, MODEL_BYTES))
     if chip is not None and flops is not None and moved is not None:
-        element = table.measured.get(FLOPS_TYPE, np.full(len(table), np.nan))
-        at_peak, moving = chip.at_peak_ns(flops, element), moved / chip.memory_gbps
+        element = table.measured.get(FLOPS_TYPE)
+        types = np.full(len(found), np.nan) if element is None else element[rows]
+        at_peak, moving = chip.at_peak_ns(flops[rows], types), moved[rows] / chip.memory_gbps
         known = (at_peak > 0) & (moving > 0)
         found = np.where(known, moving > at_peak, found)
-    return np.asarray(found & (table.kind == Kind.COMPUTE), np.bool_)
+    return np.asarray(found & (table.kind[rows] == Kind.COMPUTE), np.bool_)
 
 
 def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
@@ -644,7 +652,7 @@ def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
     ratio = np.where(clock > 0, clock, mhz) / mhz
     ends = np.sort(np.stack([ratio**low, ratio**high]), axis=0)
     # What matrix units bound is compute-bound, as far as the run leaves it open.
-    likely = ratio ** np.where(bound_by_memory(run)[rows], low, high)
+    likely = ratio ** np.where(bound_by_memory(run, rows), low, high)
     spent = table.duration_ns[rows]
     open_ns = float(spent[high - low > 0].sum() / max(spent.sum(), 1))
     note = f"how {100 * open_ns:.0f} % of the compute time follows the clock is known within bounds"

@@ -205,6 +205,7 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
     number = newest(steps) if steps is not None else None
     if steps is not None:
         cards += _window_cards(view, steps, job_steps(run))
+    cards += _other_cards(view, job_steps(run))
     if number is not None:
         # GPUs whose next window comes later have no less work: findings are those of this step.
         newest_step = child_of(View(view.run), "iteration", str(number))
@@ -288,6 +289,17 @@ def _window_cards(view: View, steps: StepTimes, job: JobSteps) -> list[Card]:
         text = f"steps {first:,} to {last:,}: {time(each_ns)} each{change}"
         opens = child_of(View(view.run), "iteration", str(last))
         cards.append(Card(("traced",), text, address.render(opens)))
+    return cards
+
+
+def _other_cards(view: View, job: JobSteps) -> list[Card]:
+    """The newest evaluations and checkpoints, with the steps that they are in."""
+    places = np.flatnonzero((job.evaluation_ns > 0) | (job.checkpoint_ns > 0))[-_MOST_WINDOWS:]
+    opens = address.render(View(view.run, name="training", by="stage"))
+    cards = []
+    for place in places[::-1].tolist():
+        text = f"step {job.number[place]:,}: {time(float(job.time_ns[place]))}"
+        cards.append(Card(("step",), f"{text}, of it {job.named(place)}", opens))
     return cards
 
 

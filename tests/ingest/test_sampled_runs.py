@@ -422,7 +422,7 @@ def test_the_first_window_of_spans_counts_like_the_others(tmp_path: Path, gap: i
     assert total["window_ns"] == (50 + gap) * 10**9
     assert total["mean_power_w"] == pytest.approx(500.2)
     assert frame(run, "").total["energy_j"] == (None if gap else pytest.approx(25_010))
-    assert run.telemetry[0].unused == {"cpu0_energy": 5}
+    assert run.telemetry[0].notes == ("CPU 0: 35 J in 50 s of windows, 0.7 W.",)
 
 
 def test_samples_of_a_node_alone_show_in_every_view(tmp_path: Path) -> None:

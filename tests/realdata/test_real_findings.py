@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
+from tests.bench.causes import findings_of
+from tests.bench.causes_in_files import FILES, STALLS, with_stall
 from tests.support import details
 
 Open = Callable[[str], Run]
@@ -121,3 +127,19 @@ def test_a_step_is_as_long_for_what_is_left_out_as_for_a_finding(opened: Open) -
     assert not any("left out" in note for note in frame.notes)
     assert "stage 7 is too long" in details(frame)[0] and frame.row(0)["remedy"]
     assert any("iteration 1 takes 1.4 times as long" in label for label in details(frame))
+
+
+def test_a_stall_of_all_hosts_is_named_and_sized_beside_what_the_run_loses(
+    realdata: Path, tmp_path: Path
+) -> None:
+    """Four hosts that are late anyway wait for data, too, for 8 ms of each of two steps."""
+    for path in sorted((realdata / FILES).glob("rank*.json.gz")):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        stall, steps = STALLS["data loading"], frozenset((9, 10, 11))
+        events = with_stall(trace["traceEvents"], stall, steps, 8_000_000)
+        written = json.dumps({**trace, "traceEvents": events})
+        (tmp_path / path.name.removesuffix(".gz")).write_text(written)
+    found = findings_of(open_run(str(tmp_path), jobs=1))
+    (data,) = (each for each in found if each.title.startswith("Data loading"))
+    assert data.saving_ns == pytest.approx(8e6, rel=0.1)
+    assert data.saving_ns <= (found[0].saving_ns or 0.0)

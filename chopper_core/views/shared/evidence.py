@@ -50,7 +50,8 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         if rule.name == _LIMIT:
             limits.append(finding.detail.partition(": ")[0].partition(", ")[0])
             continue
-        share = 100 * found.context.share(finding.worth_ns or 0.0)
+        # Without a trace there is no step to have a share of.
+        share = 0.0 if run.is_sampled_only else 100 * found.context.share(finding.worth_ns or 0.0)
         text = "└ " * (whose is not None) + finding.title
         figures, opens = finding_figures(finding), address.render(finding.evidence)
         heading = "" if group_of(rule, finding) == group else group_of(rule, finding).text
