@@ -87,7 +87,7 @@ declare(
         Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the
         time of like kernels changes with it: on GPUs of other clocks, in other steps, in the
         counter run. {_ADDS_UP}
-    unseparated_ns | ns | low clock? | sum
+    unseparated_ns | ns | poss. low clock | sum
         Time of a low clock, or else contention and the kernels' own: up to this much more is
         a low clock's. Without telemetry of the clock, or where the run doesn't show how a kernel's
         time changes with it. {_ADDS_UP}
