@@ -117,7 +117,7 @@ def _traffic_columns() -> Iterator[RunColumn]:
 # fmt: off
 _OWN: Final = (
     _of_view("step_time_ns", "ns", "step", LOWER, "throughput", "iteration_ns", TOTAL,
-             "Step time: the mean over the complete iterations and GPUs."),
+             "Step time: the mean over the complete steps and GPUs."),
     _derived("run_tokens_per_s", "tok/s", "run tok/s", HIGHER,
              "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of"
              " a step are global_batch x sequence of the settings; else tokens_per_s of a GPU x "
@@ -128,7 +128,7 @@ _OWN: Final = (
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
              "Energy of a step: the total of `iteration_energy_j` of the view power.",
-             "telemetry of power or energy covers no iteration on every GPU"),
+             "telemetry of power or energy covers no step on every GPU"),
     _derived("j_per_token", "J", "token energy", LOWER,
              "j_per_step / tokens of a step (see run_tokens_per_s).",
              f"{_NO_TOKENS}, {_OR_ENERGY}"),
@@ -177,7 +177,7 @@ _OWN: Final = (
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),
     _derived("straggler_delay_ns", "ns", "delay", LOWER,
-             "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
+             "How long the straggler delays a step: its `delay_ns` of the view ranks.",
              "no GPU delays the others, or no collective is complete"),
 )
 # fmt: on
@@ -186,7 +186,7 @@ RUN_COLUMNS: Final = {each.metric.name: each for each in _OWN}
 GPUS: Final = column("""gpus | | GPUs
     The number of GPUs with data.""")
 STATUS: Final = column("""status | | status
-    ok; short: no complete iteration; partial: some files, or parts of them, can't be read;
+    ok; short: no complete step; partial: some files, or parts of them, can't be read;
     failed: none can.""")  # fmt: skip
 REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
