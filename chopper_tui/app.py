@@ -270,7 +270,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         from chopper_tui.widgets.dialogs import Dialog, Sought
 
         screen = self.screen
-        is_typing = isinstance(screen, Sought) and screen.is_typing
+        # In a chooser every character is searched for.
+        is_typing = isinstance(screen, Sought) and (screen.is_typing or screen.types_at_once)
         if isinstance(screen, Dialog) and event.character == ":" and not is_typing:
             screen.dismiss(None)
             self._keys.appendleft(event)

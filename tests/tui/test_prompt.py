@@ -61,7 +61,7 @@ async def test_tab_completes_and_goes_round() -> None:
         await at.press("tab")
         assert value(at) == "pivot gpu"
         await at.press("tab")
-        assert value(at) == "pivot iteration"
+        assert value(at) == "pivot step"
         await at.press("shift+tab")
         assert value(at) == "pivot gpu"
         await at.press("tab", "enter")
