@@ -181,7 +181,7 @@ declare(
         type take longer than the bytes at the memory's bandwidth, else memory.
         missing: {_NO_ROOF}
         source: {_WITH_HARDWARE}
-    model_roof_pct | % | % model roof
+    model_roof_pct | % | % roof
         The time that the roofline's limit needs for the modelled work, in % of the durations of
         all kernels of its calls: for each call the longer of its FLOPs at peak and its bytes at the
         memory's bandwidth.
@@ -216,7 +216,7 @@ declare(
         multiplied and intensity times the memory's bandwidth (hardware.toml).
         missing: {_NO_LIMIT}
         source: counters and hardware.toml
-    roof_pct | % | % roof
+    roof_pct | % | % counted roof
         mfma_tflops + valu_tflops in % of roof_tflops.
         missing: {_NO_LIMIT}
         source: counters and hardware.toml

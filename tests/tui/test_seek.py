@@ -10,6 +10,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from chopper_tui.widgets.dialogs import Chooser
+from tests.demo import demo_run
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 
@@ -109,3 +110,12 @@ async def test_hidden_rows_are_in_the_address() -> None:
         assert at.frame.view.filter == "share_pct>=1%"
         await at.command("hide much")
         assert "invalid share" in at.status
+
+
+async def test_a_filter_knows_the_heading_on_the_screen() -> None:
+    run = demo_run()
+    async with explorer((120, 36), run, View(run.name, name="kernels")) as at:
+        assert "% roof" in at.text()
+        await at.command("filter gemm % roof<57")
+        shown = [at.frame.row(row)["model_roof_pct"] for row in range(len(at.frame))]
+        assert shown and all(share is not None and share < 57 for share in shown)
