@@ -81,8 +81,10 @@ def traffic_columns(run: Run, view: View, gpus: Sequence[int], given: float | No
         amount = every[0][0] + every[1][0]
         if not np.isfinite(amount).any() and of.both:
             amount, _ = _bytes_in(run, view, gpus, of.both, of)
-        tokens = _tokens(run, view, gpus, of, given)
-        found.append((COLUMNS[link + _TOKEN], Values(ratios(amount.sum(axis=1), tokens))))
+        each = np.full(len(gpus), np.nan)
+        if np.isfinite(amount).any():
+            each = ratios(amount.sum(axis=1), _tokens(run, view, gpus, of, given))
+        found.append((COLUMNS[link + _TOKEN], Values(each)))
     return found
 
 

@@ -144,10 +144,9 @@ def _needless(context: FindingsContext, late: list[LatePhase]) -> Iterator[Findi
 
 def _cells_with(context: FindingsContext, charges: HostCharges) -> tuple[Mask, float]:
     """The cells whose idle time is mostly of some charges, and which part of it they are there."""
-    owner = np.full(len(context.table), -1, np.intp)
-    owner[context.cells.rows] = np.repeat(np.arange(len(context.cells)), context.cells.sizes())
-    cell = owner[charges.row]
-    ns = sums_of(charges.ns[cell >= 0], cell[cell >= 0], len(context.cells))
+    place = first_equal(context.cells.rows, charges.row)
+    owner = np.repeat(np.arange(len(context.cells)), context.cells.sizes())
+    ns = sums_of(charges.ns[place >= 0], owner[place[place >= 0]], len(context.cells))
     idle = context.cells.sum("idle_host_ns").astype(np.float64)
     chosen: Mask = ns > _MOSTLY * np.maximum(idle, 1.0)
     part = float(ns[chosen].sum() / max(idle[chosen].sum(), 1.0))

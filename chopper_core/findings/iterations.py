@@ -418,7 +418,12 @@ def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[s
     iterations = context.all_iterations.tolist()
     if more := _more_work(context, slow):
         return f": they have {more}", f": {more}"
-    table, rows = context.table, context.by_iteration.rows
+    # Of a large run not all iterations are analysed, and of none those far from the others.
+    analysed = np.isin(context.all_iterations, context.iterations)
+    slow, usual = slow[analysed[slow]], replace(usual, among=usual.among & analysed)
+    if not len(slow) or not usual.among.any():
+        return "", ""
+    table, rows = context.table, context.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     step = first_equal(context.all_iterations, table.iteration[rows].astype(np.int64))
     count, gpus = len(iterations), len(context.gpus)
@@ -450,7 +455,7 @@ def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[s
         name = context.text("operation", int(names[most, 0]))
         longer = percent(float(grown[most] / max(common[most], 1.0)))
         return f": {name} takes {longer} longer", f": {shortened(name)} takes {longer} longer"
-    common, grown = by_step(bound_by_memory(context.run)[rows].astype(np.intp), 2)
+    common, grown = by_step(bound_by_memory(context.run, rows).astype(np.intp), 2)
     others, memory = (grown / np.maximum(common, 1.0)).tolist()
     if memory >= LONGER.share and memory > 2 * others:
         rest = percent(others) if others >= STEADY else "as long as before"

@@ -615,22 +615,24 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
 # Clock
 
 
-def bound_by_memory(run: Run) -> Mask:
-    """The kernels that memory bounds: by the FLOPs and bytes of their operators' inputs, where
-    these and the GPU's peaks are known, else those without matrix products."""
+def bound_by_memory(run: Run, rows: Codes | slice = slice(None)) -> Mask:
+    """Which of some activities are kernels that memory bounds: by the FLOPs and bytes of their
+    operators' inputs, where these and the GPU's peaks are known, else those without matrix
+    products."""
     table, chip = run.table, run.hardware
     used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
     bound = np.zeros(len(table.names), np.bool_)
     classes = kernel_classes([table.names[code] for code in used.tolist()])
     bound[used] = [each not in MATRIX_CLASSES for each in classes]
-    found = bound[table.kernel]
+    found = bound[table.kernel[rows]]
     flops, moved = (table.measured.get(name) for name in (FLOPS, MODEL_BYTES))
     if chip is not None and flops is not None and moved is not None:
-        element = table.measured.get(FLOPS_TYPE, np.full(len(table), np.nan))
-        at_peak, moving = chip.at_peak_ns(flops, element), moved / chip.memory_gbps
+        element = table.measured.get(FLOPS_TYPE)
+        types = np.full(len(found), np.nan) if element is None else element[rows]
+        at_peak, moving = chip.at_peak_ns(flops[rows], types), moved[rows] / chip.memory_gbps
         known = (at_peak > 0) & (moving > 0)
         found = np.where(known, moving > at_peak, found)
-    return np.asarray(found & (table.kind == Kind.COMPUTE), np.bool_)
+    return np.asarray(found & (table.kind[rows] == Kind.COMPUTE), np.bool_)
 
 
 def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
@@ -650,7 +652,7 @@ def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
     ratio = np.where(clock > 0, clock, mhz) / mhz
     ends = np.sort(np.stack([ratio**low, ratio**high]), axis=0)
     # What matrix units bound is compute-bound, as far as the run leaves it open.
-    likely = ratio ** np.where(bound_by_memory(run)[rows], low, high)
+    likely = ratio ** np.where(bound_by_memory(run, rows), low, high)
     spent = table.duration_ns[rows]
     open_ns = float(spent[high - low > 0].sum() / max(spent.sum(), 1))
     note = f"how {100 * open_ns:.0f} % of the compute time follows the clock is known within bounds"

@@ -106,6 +106,11 @@ class ToolFeed:
         for line in self._process.stdout:
             self._lines.put(line.rstrip("\n"))
 
+    def end(self) -> None:
+        """End the tool."""
+        self._process.terminate()
+        self._process.wait()
+
     def __call__(self) -> None:
         """Add the lines that came; raises DataError once the tool has ended."""
         lines = [self._lines.get() for _ in range(self._lines.qsize())]

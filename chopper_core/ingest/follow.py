@@ -21,6 +21,7 @@ from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import STALL, STEP_TIME, AlarmWatch
 from chopper_core.ingest.batches import read_again
+from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.feeds import Feed, FeedCall
 from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
@@ -90,6 +91,8 @@ class Follower:
         self.alarms = AlarmWatch(())
         self.feeds: tuple[Feed, ...] = ()
         self._feeding: dict[int, FeedCall] = {}
+        self.beside = ""
+        """That the directory holds other runs, too."""
         self.problem = ""
         """Why the run can't be read as its files are now."""
         self._overrides, self._jobs = overrides, jobs
@@ -249,16 +252,14 @@ class Follower:
             self._noted(state, began)
             return
         paths = paths_of(self.name)
-        run = read_again(
-            self.name,
-            self._folder / "run",
-            progress,
-            jobs=self._jobs,
-            overrides=self._overrides,
-            waits=self._is_late,
-            read_samples=self._read_samples,
-            read_logs=self._logs.read,
-        )
+        try:
+            run, self.beside = self._read_again(self.name, progress), ""
+        except DataError:
+            newest, count = self._newest_run(state)
+            if not newest:
+                raise
+            run = replace(self._read_again(newest, progress), name=self.name)
+            self.beside = f"newest of {count} runs here"
         # Tails that begin belong to the new run: another thread may read them at once.
         before, self.run = self.run, replace(run, recent=self.recent, others=self.others)
         if before and not (before.gpus == run.gpus and {*before.identities} <= {*run.identities}):
@@ -270,6 +271,31 @@ class Follower:
         self.recent.has_ended = self._recorded is not None and self._recorded.has_ended
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
         self._noted(state, began)
+
+    def _read_again(self, name: str, progress: Progress) -> Run:
+        return read_again(
+            name,
+            self._folder / "run",
+            progress,
+            jobs=self._jobs,
+            overrides=self._overrides,
+            waits=self._is_late,
+            read_samples=self._read_samples,
+            read_logs=self._logs.read,
+        )
+
+    def _newest_run(self, state: Mapping[str, FileState]) -> tuple[str, int]:
+        """The files without the traces of all runs but the one that was written last, and how many
+        runs there are; '' for a single one."""
+        try:
+            runs = [each.path.split(",") for each in find_runs([self.name])]
+        except ChopperError:
+            return "", 0
+        if len(runs) < 2 or not all(path in state for run in runs for path in run):
+            return "", 0
+        runs.sort(key=lambda run: max(state[path][1] for path in run))
+        earlier = {path for run in runs[:-1] for path in run}
+        return ",".join(path for path in state if path not in earlier), len(runs)
 
     def _read_samples(
         self, found: FoundFiles, run: Run | None, progress: Progress

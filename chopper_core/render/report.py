@@ -135,8 +135,10 @@ def report(run: Run, view: View, look: Look, version: str, progress: Progress = 
         except ChopperError as error:
             missing.append(f"{section.title}: {error}")
             continue
-        if section.is_of_worst_step and "iteration" in dict(asked.scope):
-            section = replace(section, title=f"{section.title}: {dict(asked.scope)['iteration']}")
+        if section.is_of_worst_step:
+            step = dict(asked.scope).get("iteration")
+            named = f"{section.title}: {step}" if step is not None else "Timeline"
+            section = replace(section, title=named)
         if frame.labels or frame.charts or frame.headline:
             frames.append((section, frame))
     of_all = [

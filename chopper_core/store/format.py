@@ -143,15 +143,19 @@ class StoredRun(Struct, frozen=True):
     """File → column → its place in the file."""
 
 
+_LONGEST_PATH: Final = 4095
+
+
 def paths_of(name: str) -> list[Path]:
     """The paths in a run's name: one, or several separated by commas; `@NAME` is a baseline's.
 
     Raises DataError for a path that can't be looked up.
     """
-    path = _looked_up(name)
-    if "," in name and not path.exists():
-        return [_looked_up(part) for part in name.split(",") if part]
-    return [path]
+    parts = name.split(",")
+    # Of many files the name is too long to be a path itself.
+    if len(parts) > 1 and (len(name) > _LONGEST_PATH or not _looked_up(name).exists()):
+        return [_looked_up(part) for part in parts if part]
+    return [_looked_up(name)]
 
 
 def name_of(path: str | Path) -> str:

@@ -645,6 +645,7 @@ class ScreenParts(SteadyScreen[None]):
             self.say(str(error), error=True)
             return
         self.query_one(DetailPane).show(detail)
+        self.query_one(KeyLine).redraw()  # Tab leads to a detail that scrolls.
         name = crumb(frame.level, frame.labels[row])
         gpus = on_every_gpu(run, self.view, frame.labels[row])
         self.query_one(GpuPane).show(gpus, f"{name} on every GPU", *self.view.path[:1])

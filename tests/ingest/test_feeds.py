@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest import feeds
-from chopper_core.ingest.feeds import FeedCall, node_feed, scrape_feed
+from chopper_core.ingest.feeds import FeedCall, ToolFeed, node_feed, scrape_feed
 from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.model.address import parse
 from chopper_core.model.charts import GpuLanes
@@ -210,7 +210,13 @@ def test_a_node_without_a_library_is_read_by_a_tool(
         assert [*ordered.labels] == [*ordered.charts[0].labels] == falls
     finally:
         follower.close()
-        follower.feeds[0]._process.kill()  # type: ignore[attr-defined]
+        tool_feed = follower.feeds[0]
+        assert isinstance(tool_feed, ToolFeed)
+        tool_feed.end()
+    with pytest.raises(DataError, match="nvidia-smi ended with exit code -15"):
+        for _ in range(200):  # Its last lines come first.
+            tool_feed()
+            time.sleep(0.01)
 
 
 def test_a_driver_that_hangs_holds_up_nobody(

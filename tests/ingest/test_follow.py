@@ -30,6 +30,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
 from chopper_core.model.units import Unit
 from chopper_core.record import manifest
+from chopper_core.store.format import paths_of
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 from tests.fuzz.seeds import SEEDS
@@ -151,6 +152,25 @@ def test_a_trace_whose_writer_is_gone_is_read_as_far_as_it_got(
     os.utime(cut, (past, past))
     run = caught_up(follower)
     assert len(run.sources) == 2 and run.sources[1].losses
+
+
+def test_of_two_runs_in_a_directory_the_newest_is_followed(
+    folder: Path, follower: Follower
+) -> None:
+    """A job that was started again beside its older files: the same steps, by other processes."""
+    for rank in ranks_of(2, 3, 2):
+        written(folder, rank, 1000 + rank.rank)
+    before = {source.path for source in follower.open().sources}
+    assert not follower.beside
+    for rank in ranks_of(2, 3, 2, 30 * STEP_GAP_US):
+        path = written(folder.parent, rank, 5000 + rank.rank)
+        path.rename(folder / path.name.replace("node1_10", "node1_20"))
+    run = caught_up(follower)
+    now = {source.path for source in run.sources}
+    assert len(now) == 2 and not now & before
+    assert follower.beside == "newest of 2 runs here" and run.name == str(folder)
+    many = [f"{folder}/rank{number}.json" for number in range(200)]
+    assert [str(path) for path in paths_of(",".join(many))] == many
 
 
 def test_unchanged_ranks_are_not_read_again(

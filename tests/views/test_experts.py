@@ -122,6 +122,8 @@ def test_what_balancing_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     steady = Steady.of(run, View(run.name))
     change = change_of(steady.predictor, f"{work.question} balanced")
     assert answer_of(steady, [change]).saving_ns == pytest.approx(saves_ns, rel=0.1)
+    with pytest.raises(NothingToShow, match="nothing can be shared"):
+        change_of(steady.predictor, "gpu:0 compute balanced")
     frame = query(run, parse("R?view=experts"))
     assert frame.labels[0] == "3" and "by replay" in frame.headline[1]
     busy = frame.values["expert_ns"].numbers
