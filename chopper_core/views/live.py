@@ -180,7 +180,7 @@ def _gpu(view: View, gpu: str) -> View:
 
 
 def newest(steps: StepTimes) -> int | None:
-    """The newest complete iteration."""
+    """The newest complete step."""
     return max(steps.iterations, default=None)
 
 
@@ -191,7 +191,7 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
     if number is None:
         return (headline_of(step_of(run, whole)),)
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
-    return (f"iteration {number}: {last.removeprefix('iteration ')}",)
+    return (f"step {number}: {last.removeprefix('step ')}",)
 
 
 def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -> tuple[Card, ...]:
@@ -339,7 +339,7 @@ def _step_row(steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ..
     with suppress(UsageError):  # of few steps
         standing_out = outliers(numbered(row[0].tolist())).rows
     drawn = ("step ms",), row, row[:, -1], standing_out
-    return SignalRows("step ms", "", "iteration", "", span, *drawn), ()
+    return SignalRows("step ms", "", "step", "", span, *drawn), ()
 
 
 def _lanes(
@@ -465,7 +465,7 @@ def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
 
 
 def followed(before: Run, after: Run, view: View) -> View:
-    """A view of the newest complete iteration of a run, of that of a later state of the run."""
+    """A view of the newest complete step of a run, of that of a later state of the run."""
     one, other = (
         None if run.is_sampled_only else newest(step_times(run, View(view.run)))
         for run in (before, after)
