@@ -177,7 +177,7 @@ def card(run: Run, scope: str) -> Shown | None:
 
 
 def of_newest_step(words: str) -> Place:
-    """The number in the live view's headline, which is about the newest complete iteration."""
+    """The number in the live view's headline, which is about the newest complete step."""
     place = said("live", words)
 
     def found(run: Run, scope: str) -> Shown | float | None:
@@ -193,9 +193,9 @@ def of_newest_step(words: str) -> Place:
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "step time": {
         "overview headline": r"^(?:iteration|step) #",
-        "live headline": r"^(?:iteration \d+: (?:step )?|iteration |step )#",
-        "throughput headline": "iteration #",
-        "findings headline": "· # per iteration",
+        "live headline": r"^(?:step \d+: (?:step )?|step )#",
+        "throughput headline": "step #",
+        "findings headline": "· # per step",
         "whatif headline": "instead of #,",
     },
     "tokens/s": {
@@ -208,7 +208,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "token energy": {"power headline": "· # a token"},
     "MFU": {"overview headline": "· # of peak", "live headline": "· # of peak"},
     "exposed communication": {
-        "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
+        "findings sentence": "^exposed communication takes # per (?:GPU and )?step"
     },
     "exposed": {
         "overview headline": "exposed #",
@@ -223,14 +223,14 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "live headline": r"· #$",
         "power headline": "^# on",
     },
-    "step energy": {"power headline": "· # an iteration"},
+    "step energy": {"power headline": "· # a step"},
     "waiting": {"comms headline": "^# waiting"},
     "collectives": {"comms headline": r"(?:^|of )# collectives"},
 }
 """Where a quantity stands in a sentence: the number at `#`."""
 BARS: Final = {
     "step time": "", "exposed communication": "exposed communication", "idle": "idle",
-    "low clock": "frequency",
+    "low clock": "low clock",
 }  # fmt: skip
 """The part of the overview's bar; the whole where it has no name."""
 OF_GPUS: Final = {
@@ -327,7 +327,7 @@ def experts_run() -> Run:
 
 
 def lacking_run() -> Run:
-    """A GPU whose trace ends an iteration earlier."""
+    """A GPU whose trace ends a step earlier."""
     return parts_run(lambda gpu, number: (gpu, number) != (1, 3))
 
 
@@ -387,7 +387,7 @@ RUNS: Final[Mapping[str, Callable[[], Run]]] = {
     "tp 2 pp 4 dp 4": lambda: pipeline_run()[0],
     "variable sequences": varying_run,
     "experts": experts_run,
-    "a GPU lacks an iteration": lacking_run,
+    "a GPU lacks a step": lacking_run,
     "parts of some GPUs and steps": partial_run,
     "lost records": damaged_run,
     "telemetry alone": sampled_run,
@@ -396,7 +396,7 @@ RUNS: Final[Mapping[str, Callable[[], Run]]] = {
 
 
 def scopes_of(run: Run) -> list[str]:
-    """A GPU, an iteration, a layer and so on, alone and in each other."""
+    """A GPU, a step, a layer and so on, alone and in each other."""
     if not len(run.table):
         return [""]
     last, number = int(run.table.iteration.max()), newest(step_times(run, View(run.name)))
@@ -410,7 +410,7 @@ def scopes_of(run: Run) -> list[str]:
 
 
 OF_STEPS: Final = frozenset({"overview", "throughput", "findings", "whatif", "runs", "live"})
-"""Views of steps: idle time before a launch call belongs to the iteration of its host."""
+"""Views of steps: idle time before a launch call belongs to the step of its host."""
 
 
 def counts(quantity: str, name: str, scope: str) -> bool:
@@ -712,7 +712,7 @@ async def test_a_screen_shows_the_figures_of_the_frame(name: str, size: tuple[in
 
 
 def _as_total(run: Run, asked: str) -> dict[str, dict[str, Any]]:
-    """The rows of a view as sums over all iterations, truncated ones too, by label."""
+    """The rows of a view as sums over all steps, truncated ones too, by label."""
     frame = _frame(run, f"{asked}&base=total&cut=1")
     assert frame is not None
     return {frame.labels[row]: frame.row(row) for row in range(len(frame))}

@@ -64,7 +64,7 @@ class NoCoordinates(UsageError):
 
 
 def _iterations_in(run: Run, question: str) -> Iterable[int]:
-    """The iterations that a question names."""
+    """The steps that a question names."""
     found = _CHANGE.fullmatch(question)
     words = ((found and found["of"]) or "").split()
     terms = " ".join(word for word in words if re.match("iteration[:=]", word, re.IGNORECASE))
@@ -81,7 +81,7 @@ class Selection(Struct, frozen=True, eq=False):
     is_host: bool = False
     is_launch: bool = False
     steps: Int64 | None = None
-    """The iterations that it names of a host."""
+    """The steps that it names of a host."""
 
     @property
     def differ_in(self) -> str:
@@ -137,7 +137,7 @@ class Steady(Struct, frozen=True, eq=False):
 
     @property
     def typical(self) -> int:
-        """The replayed iteration whose time is nearest to the median."""
+        """The replayed step whose time is nearest to the median."""
         replays, times = self.replays, self.times
         there = np.isin(times.iterations, replays.steps.iteration[replays.own])
         far = np.where(there, np.abs(times.each_ns - median_of(times.each_ns)), np.inf)
@@ -181,7 +181,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
     if not len(nodes):
         raise NothingToShow("the run doesn't record it")
     if np.isin(nodes, predictor.kept).all():
-        raise NothingToShow("it is in no complete iteration")
+        raise NothingToShow("it is in no complete step")
     if float(found["factor"] or 0) > _MOST or not 1 <= float(found["mhz"] or 1) <= _MOST_MHZ:
         raise UsageError(
             f"{question!r}: a factor is at most {_MOST:,}, and a clock from 1 to {_MOST_MHZ:,} MHz"

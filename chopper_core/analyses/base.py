@@ -1,9 +1,9 @@
 """The base of figures that add up: per step and GPU, or in total.
 
-A figure that adds up is divided by the number of pairs of a GPU and a complete iteration in the
-scope of its row. Only a GPU or an iteration that the path or the row names restricts the pairs, so
+A figure that adds up is divided by the number of pairs of a GPU and a complete step in the
+scope of its row. Only a GPU or a step that the path or the row names restricts the pairs, so
 that rows of layers, operations or kernels add up to their total, and the total of GPUs or
-iterations is their mean.
+steps is their mean.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Amount = TypeVar("Amount", float, Int64 | Float64)
 
 
 class Base(Struct, frozen=True, eq=False, dict=True):
-    """The pairs of a GPU and an iteration in the scope of a view."""
+    """The pairs of a GPU and a step in the scope of a view."""
 
     run: Run
     cells: Groups
@@ -44,9 +44,9 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     within: Mask
     """Those that the path names."""
     others: Mask
-    """Those whose iteration the path names, on any GPU."""
+    """Those whose step the path names, on any GPU."""
     complete: Mask
-    """Those whose iteration takes part in figures of several."""
+    """Those whose step takes part in figures of several."""
     is_total: bool = False
     is_itself: bool = False
     """Whether each row is one thing at one time."""
@@ -64,7 +64,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
         return replace(self, is_itself=True)
 
     def of_iterations(self, iterations: Sequence[int]) -> Base:
-        """The base of figures of some of the iterations."""
+        """The base of figures of some of the steps."""
         return replace(
             self, complete=self.complete & isin(self.cells.codes("iteration"), iterations)
         )
@@ -232,7 +232,7 @@ def other_total(ours: Base, base: Base) -> list[str]:
 
 
 def is_of_steps(run: Run, level: str) -> bool:
-    """Whether GPUs and iterations have labels at a level, not what runs in a step."""
+    """Whether GPUs and steps have labels at a level, not what runs in a step."""
     return level in (*PAIR, NODE, *run.table.coordinates) or level.startswith(_CYCLE)
 
 

@@ -36,7 +36,7 @@ GROUP: Final = column("""group | | process group
     The process group: name, description and size.
     missing: the trace has no process groups""")
 ITERATION: Final = column("""iteration | | it
-    The iteration.""")
+    The step.""")
 PHASE: Final = column("""phase | | phase
     The phase.""")
 LAYER: Final = column("""layer | | layer

@@ -125,7 +125,7 @@ def _of_bytes(run: Run) -> ExpertLoads | None:
 
 
 def _is_counted(run: Run) -> Mask:
-    """The activities of complete iterations; of a run without any, all."""
+    """The activities of complete steps; of a run without any, all."""
     left_out = np.array(run.left_out(View(run.name)), np.int64)
     own: Mask = ~np.isin(run.table.iteration, left_out) & (run.table.iteration >= 0)
     return own if own.any() else np.ones(len(run.table), np.bool_)

@@ -1,11 +1,11 @@
-"""Limits on what may change from a baseline to a run, judged against the noise of the iterations.
+"""Limits on what may change from a baseline to a run, judged against the noise of the steps.
 
-A limit is exceeded only where the iterations of the run lie beyond it by more than chance: the
-Wilcoxon-Mann-Whitney test of `determinism`, between the run's iterations and the baseline's moved
+A limit is exceeded only where the steps of the run lie beyond it by more than chance: the
+Wilcoxon-Mann-Whitney test of `determinism`, between the run's steps and the baseline's moved
 by the limit, adjusted for the number of limits. It is met where they lie within it by more than
-chance; else the iterations can't tell.
+chance; else the steps can't tell.
 
-Runs with the same settings differ by more than their iterations do. With several baselines the
+Runs with the same settings differ by more than their steps do. With several baselines the
 spread of their medians is known: the run's median has to lie beyond it too, by Student's test.
 """
 
@@ -35,15 +35,15 @@ PASS: Final = "pass"
 FAIL: Final = "fail"
 INCONCLUSIVE: Final = "inconclusive"
 MIN_ITERATIONS: Final = 4
-"""The fewest iterations of each run with which the test can tell."""
+"""The fewest steps of each run with which the test can tell."""
 _LIMIT: Final = re.compile(
     r"(?:(?P<path>.+)/)?(?P<figure>[A-Za-z][\w.]*)(?P<sign>[<>])"
     r"(?P<number>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-zµ°]*)"
 )
 STEP_TIME: Final = column("""step_time_ns | ns | step time
-    The iteration's time on the GPU that takes longest, as in the view throughput.""")
+    The step's time on the GPU that takes longest, as in the view throughput.""")
 TOKENS: Final = column("""tokens_per_s | tok/s | tokens per second
-    Tokens per second and GPU of an iteration.""")
+    Tokens per second and GPU of a step.""")
 _OF_STEPS: Final = {STEP_TIME.name: STEP_TIME, TOKENS.name: TOKENS}
 _ALIASES: Final = {"step_time": STEP_TIME.name, "iteration_ns": STEP_TIME.name}
 
@@ -78,10 +78,10 @@ class Judged(Struct, frozen=True):
     limit: Limit
     metric: Metric
     ours: float
-    """The median of the run's iterations."""
+    """The median of the run's steps."""
     base: float
     counts: tuple[int, int]
-    """The iterations of the run and of the baselines."""
+    """The steps of the run and of the baselines."""
     runs: int
     """The baselines that have the figure."""
     spread_pct: float
@@ -89,9 +89,9 @@ class Judged(Struct, frozen=True):
     reason: str
     """Why it can't be judged, where it can't."""
     chances: tuple[float, float]
-    """How likely chance alone makes the difference of the iterations, and that of the runs."""
+    """How likely chance alone makes the difference of the steps, and that of the runs."""
     q: float = np.nan
-    """How likely chance alone puts the run as far from the limit; NaN: too few iterations."""
+    """How likely chance alone puts the run as far from the limit; NaN: too few steps."""
 
     @property
     def medians(self) -> list[str]:
@@ -115,7 +115,7 @@ class Judged(Struct, frozen=True):
         if self.reason:
             return f"{what}: {self.reason}"
         values = " → ".join(self.medians)
-        over = f"{self.counts[0]} and {self.counts[1]} iterations"
+        over = f"{self.counts[0]} and {self.counts[1]} steps"
         if self.runs > 1:
             over += f", and of {self.runs} baselines that spread by ±{self.spread_pct:.1f} %"
         if self.verdict == INCONCLUSIVE and not np.isfinite(self.q):
@@ -146,7 +146,7 @@ def parse_limit(text: str) -> Limit:
     figure = _ALIASES.get(match["figure"], match["figure"])
     own = _metric_of(figure).unit
     if figure in _OF_STEPS and path:
-        raise UsageError(f"{text!r}: {figure} covers whole iterations; drop the path")
+        raise UsageError(f"{text!r}: {figure} covers whole steps; drop the path")
     unit = match["unit"].lower()
     if unit not in WRITTEN:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
@@ -177,7 +177,7 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
         try:
             metric, numbers = samples_of_limit(each, limit)
             if not len(numbers):
-                reason = reason or f"no complete iteration of {where} has the figure"
+                reason = reason or f"no complete step of {where} has the figure"
         except NoSuchNode as error:
             errors.append(error)
             reason = f"{where} lacks it: {error}"
@@ -208,7 +208,7 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
 
 
 def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
-    """A limit's figure of each complete iteration; sums are per GPU. Raises NoSuchNode."""
+    """A limit's figure of each complete step; sums are per GPU. Raises NoSuchNode."""
     if limit.figure in _OF_STEPS:
         steps = step_parts_of(run, View(run.name))
         numbers = steps.each_ns
@@ -224,7 +224,7 @@ def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     tree = run.tree_of(view)
     node = tree.node(view.path)
     if "iteration" in levels:
-        raise UsageError(f"{limit.text!r} names an iteration, whose noise can't be known")
+        raise UsageError(f"{limit.text!r} names a step, whose noise can't be known")
     groups = tree.split(view.path, ("iteration",))
     numbers = metric.compute(Scope.of(run, groups, node)).known()
     codes = groups.codes("iteration").astype(np.int64)

@@ -93,7 +93,7 @@ UNSEEN: Final = "untraced code"
 
 
 Steps = Sequence[int] | Int64
-"""Numbers of GPUs or of iterations."""
+"""Numbers of GPUs or of steps."""
 
 
 class HostCause(Struct, frozen=True):
@@ -306,7 +306,7 @@ def _place_text(run: Run, ns: Float64) -> str:
 
 
 def within_scope(run: Run, view: View, rows: Index) -> Mask:
-    """Which activities have the labels of a view's path, whatever their iteration."""
+    """Which activities have the labels of a view's path, whatever their step."""
     table, found = run.table, np.ones(len(rows), np.bool_)
     for level, label in view.scope:
         if level == "iteration":

@@ -54,27 +54,27 @@ from chopper_core.util.grouping import (
 )
 
 MIN_CAUSE_SHARE: Final = 0.01
-"""A smaller share of the iteration's time is no cause."""
+"""A smaller share of the step's time is no cause."""
 LOW_CLOCK_RATIO: Final = 0.99
 """A clock below this part of the others' median is a lower one."""
 MIN_DELAY_SHARE: Final = 0.01
-"""A GPU that delays the iterations by more than this share of one, on average, is a straggler."""
+"""A GPU that delays the steps by more than this share of one, on average, is a straggler."""
 MIN_ONCE_SHARE: Final = 0.02
-"""A GPU that delays one iteration by more than this share of it is one too."""
+"""A GPU that delays one step by more than this share of it is one too."""
 _CLEARLY: Final = 2.0
 """How many times later than usual a GPU must be."""
 _USUAL_DELAY: Final = 0.75
-"""The quantile of the delays of all GPUs and iterations that counts as usual."""
+"""The quantile of the delays of all GPUs and steps that counts as usual."""
 _SAME_DELAY: Final = 0.4
-"""The share of its largest delay from which on a GPU's delay of an iteration has the same cause."""
+"""The share of its largest delay from which on a GPU's delay of a step has the same cause."""
 ALWAYS: Final = 0.75
-"""The share of the iterations from which on a cause is in all of them, more or less."""
+"""The share of the steps from which on a cause is in all of them, more or less."""
 _MIN_EXPLAINED: Final = 0.3
 """The share of its delay that a cause explains at least."""
 MIN_OF_OTHERS: Final = 0.3
 """The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
-"""Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
+"""Smaller leads, as a share of the step, make no straggler where there are no collectives."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
@@ -89,7 +89,7 @@ class Straggler(Struct, frozen=True):
     place: int
     """Its place in `RankLeads.gpus`."""
     delay_ns: float
-    """By how much it delays the others, mean over all iterations."""
+    """By how much it delays the others, mean over all steps."""
     delayed: tuple[int, ...]
     """The places in `RankLeads.iterations` of those that it delays."""
     once_ns: float
@@ -105,26 +105,26 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     run: Run
     node: Groups
-    """The scope on all GPUs, without iterations that are left out or have nothing matched."""
+    """The scope on all GPUs, without steps that are left out or have nothing matched."""
     view: View
     without: Mapping[str, Sequence[int]]
-    """Codes by level that are left out of it, in addition to truncated iterations."""
+    """Codes by level that are left out of it, in addition to truncated steps."""
     compared: tuple[int, int] | None
-    """How many iterations of how many are compared, where they are too many."""
+    """How many steps of how many are compared, where they are too many."""
     gpus: tuple[int, ...]
     peers: tuple[Occurrences, ...]
     """The matched compute of each set of GPUs that run the same operations."""
     collectives: Collectives | None
     iterations: tuple[int, ...]
     iteration_ns: Int64
-    """Elapsed time of each GPU (rows) in each iteration (columns), -1 where it has none."""
+    """Elapsed time of each GPU (rows) in each step (columns), -1 where it has none."""
     delays_ns: Float64 | None
     """By how much each GPU delays the others, as above; None without complete collectives."""
     each: Mapping[str, Float64]
     """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
     same as it would be if no collective next to it waited for others; `work`, all other compute,
     of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
-    in the iteration; `launch`, the rest of the idle time; `copies`, exposed ones."""
+    in the step; `launch`, the rest of the idle time; `copies`, exposed ones."""
 
     @property
     def table(self) -> KernelTable:
@@ -134,7 +134,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
     def metric(self, name: str, when: Sequence[int] | Index = ()) -> Float64:
-        """A metric of each GPU in some iterations, by their places, or in all."""
+        """A metric of each GPU in some steps, by their places, or in all."""
 
         def known() -> Float64:
             without = dict(self.without)
@@ -151,7 +151,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self._memo(("metric", name, *when), known)
 
     def hotter(self, place: int, when: Sequence[int] = ()) -> tuple[float, str]:
-        """How much hotter than its peers a GPU is in some iterations, NaN unless all are known; and
+        """How much hotter than its peers a GPU is in some steps, NaN unless all are known; and
         where."""
         name = heat_of(self.table)
         heat = self.metric(name, when) if name else np.full(len(self.gpus), np.nan)
@@ -188,7 +188,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self.by_gpu(behind)
 
     def mean(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
-        """One of the times of `each`, mean over some iterations or all."""
+        """One of the times of `each`, mean over some steps or all."""
         at = np.asarray(when, np.intp) if len(when) else slice(None)
         return np.asarray(self.each[word][:, at].mean(axis=1), np.float64)
 
@@ -204,7 +204,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         self, own: Occurrences, when: tuple[int, ...]
     ) -> tuple[tuple[Int64, Float64, Float64], ...]:
         """Of compute that is the same on some peers, by phase and operation and by phase alone: its
-        places, as codes; its durations in some iterations, as these x peers; and how much longer
+        places, as codes; its durations in some steps, as these x peers; and how much longer
         these are than the median of the others."""
 
         def summed() -> tuple[Int64, Float64]:
@@ -228,7 +228,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def typical_ns(self) -> float:
-        """The median over iterations of the longest GPU's time."""
+        """The median over steps of the longest GPU's time."""
         return median_of(self.iteration_ns.max(axis=0))
 
     def beyond_peers(self, values: Numbers) -> Float64:
@@ -307,9 +307,9 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         )
 
     def _explained(self, place: int, mean_ns: float, delayed: Index, delay_ns: float) -> Straggler:
-        """A GPU that delays some iterations, why, and in which it takes longer than its peers.
+        """A GPU that delays some steps, why, and in which it takes longer than its peers.
 
-        The end of an iteration delays the next one.
+        The end of a step delays the next one.
         """
         before = delayed[delayed > 0] - 1
         before = before[~np.isin(before, delayed)]
@@ -346,7 +346,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _causes(
         self, when: Sequence[int] | Index, least: float, places: Sequence[int] | slice = slice(None)
     ) -> list[str | None]:
-        """What GPUs take longer for than their peers in some iterations; None where it is less."""
+        """What GPUs take longer for than their peers in some steps; None where it is less."""
         extra = np.nan_to_num([self.extra(word, when)[places] for word in CAUSES])
         most = extra.argmax(axis=0)
         is_slow = most == CAUSES.index("kernels")
@@ -413,7 +413,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return table.text_of("phase", phase), table.text_of("layer", layer)
 
     def places(self) -> Float64:
-        """When each occurrence starts on the last GPU, as a share of its iteration's time."""
+        """When each occurrence starts on the last GPU, as a share of its step's time."""
         iteration = ranked(self.table.iteration[self.found.rows[:, 0]])[1]
         start, iterations = self.found.last_start_ns, int(iteration.max()) + 1
         begin = minima_of(start, iteration, iterations, int(start.max()))
@@ -530,7 +530,7 @@ def all_gpus_note(view: View) -> tuple[str, ...]:
 
 
 def lead_changes(stand: RankLeads) -> Float64:
-    """By how much the others' lead grows from each occurrence to the next of its iteration."""
+    """By how much the others' lead grows from each occurrence to the next of its step."""
     found = stand.found
     lead = others_lead(found, stand.late_column)
     iteration = stand.table.iteration[found.rows[:, 0]]

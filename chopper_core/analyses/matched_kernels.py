@@ -1,7 +1,7 @@
 """Compute matched across GPUs: the same kernel at the same place of the step, and who leads.
 
 Compared are peers: GPUs that run the same operations, such as those of one stage of a pipeline.
-An occurrence is one kernel of an iteration, phase, layer and operation, the n-th of its name
+An occurrence is one kernel of a step, phase, layer and operation, the n-th of its name
 there, where all peers have as many; kernels that go by other names on a GPU are matched by their
 operation alone. Durations are compared where all do the same work, of equal shapes and FLOPs. Its
 lead on a GPU is how much earlier it starts there than on the peer that starts it last (Lit Silicon,
@@ -77,14 +77,14 @@ class Occurrences(Struct, frozen=True, eq=False):
 
 
 MAX_MATCHED: Final = 1 << 21
-"""With more activities, evenly chosen iterations are compared: a first view takes 2 s at most."""
+"""With more activities, evenly chosen steps are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
 _MIN_SHARED: Final = 0.5
 """The share of activities in the same phase, layer and operation that makes GPUs peers."""
 
 
 def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurrences, ...]:
-    """The occurrences of each set of peers, of some iterations or all; matched once.
+    """The occurrences of each set of peers, of some steps or all; matched once.
 
     Every GPU with compute is in one set.
     """
@@ -93,7 +93,7 @@ def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurren
 
 
 def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
-    """The iterations of a scope that are compared where those of the run are too many, else ()."""
+    """The steps of a scope that are compared where those of the run are too many, else ()."""
     whole = run.tree().split((), ("iteration",))
     if int(whole.sizes().sum()) <= MAX_MATCHED:
         return ()
@@ -183,7 +183,7 @@ def _stages(run: Run) -> frozenset[frozenset[int]]:
 
 
 def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
-    """The rows of the compute of some iterations or all, in the order of the levels."""
+    """The rows of the compute of some steps or all, in the order of the levels."""
     tree = run.tree()
     selection = tree.node(()).selection
     if iterations:
@@ -223,7 +223,7 @@ def _are_equal(table: KernelTable, parts: list[Index], levels: Sequence[str]) ->
 
 
 def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
-    """Of the rows of GPUs, or of iterations of one, those that all have: the n-th of their labels.
+    """Of the rows of GPUs, or of steps of one, those that all have: the n-th of their labels.
 
     Labels that one has more often than another are unmatched. Rows are in the order of the levels.
     """
@@ -285,7 +285,7 @@ def matched_work(
     iterations: Int64,
     collectives: Collectives | None,
 ) -> tuple[Float64, Float64]:
-    """Durations of the same compute, GPUs x iterations; and without waiting collectives."""
+    """Durations of the same compute, GPUs x steps; and without waiting collectives."""
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
     waits = None if collectives is None else _waits_of(collectives)

@@ -101,6 +101,10 @@ class OutOfMemoryCase(Struct, frozen=True):
         """Whether the allocator has more than it was asked for, in pieces that are too small."""
         return self.unallocated_bytes >= self.asked_bytes
 
+    def ends(self, training: Training) -> bool:
+        """Whether it is the end of the job: no step follows it."""
+        return self.attempt == training.attempts[-1] and self.step >= int(training.step[-1])
+
     @property
     def whose(self) -> str:
         if self.rank != UNKNOWN:

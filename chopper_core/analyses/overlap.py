@@ -46,7 +46,7 @@ _AT_A_TIME: Final = 1 << 16
 
 
 class Overlaps(Rows, frozen=True, eq=False, dict=True):
-    """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
+    """The instances of a scope: an operation of a layer, phase and step on one GPU each.
 
     Each visit to a layer is an instance of its own. FSDP's own operations count as communication.
     """

@@ -57,7 +57,7 @@ _NO_WORK: Final = "no pipeline: the run has no forward or backward work"
 
 
 class Blocks(Rows, frozen=True, eq=False):
-    """A row per microbatch, GPU, iteration, chunk and work, by GPU, iteration and start."""
+    """A row per microbatch, GPU, step, chunk and work, by GPU, step and start."""
 
     gpu: Int64
     iteration: Int64
@@ -80,12 +80,12 @@ class Blocks(Rows, frozen=True, eq=False):
 
     @property
     def cells(self) -> Index:
-        """The (GPU, iteration) of each block, as numbers."""
+        """The (GPU, step) of each block, as numbers."""
         return combined((self.gpu, self.iteration))[1]
 
 
 def blocks_of(run: Run, view: View) -> Blocks:
-    """The microbatches of the GPUs and iterations of a view's scope.
+    """The microbatches of the GPUs and steps of a view's scope.
 
     Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline,
     or nothing separates its microbatches.
@@ -150,7 +150,7 @@ def _numbers_in(table: KernelTable, pattern: re.Pattern[str]) -> Int64:
 
 
 def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Blocks:
-    """Blocks of rows with one number after each other, in the order of GPU, iteration, start."""
+    """Blocks of rows with one number after each other, in the order of GPU, step, start."""
     if not len(rows):
         raise NothingToShow("no pipeline: no microbatch has any work")
     table = run.table
@@ -184,7 +184,7 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
 
 
 def _counted(blocks: Blocks) -> Blocks:
-    """Blocks numbered within their GPU, iteration and work; raises if their numbers differ."""
+    """Blocks numbered within their GPU, step and work; raises if their numbers differ."""
     cell = (WEIGHTS + 1) * blocks.cells + blocks.work
     counts = counts_of(cell, (WEIGHTS + 1) * (int(blocks.cells.max()) + 1))
     counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
@@ -203,7 +203,7 @@ class Pipeline(Struct, frozen=True, eq=False):
     stage: Int64
     stages: int
     microbatches: int
-    """Of an iteration."""
+    """Of a step."""
     chunks: int
     """Of a stage's model: more than one if the schedule is interleaved."""
 
@@ -262,7 +262,7 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
 
 
 def step_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
-    """Window, busy time and bubble of each GPU and iteration, and which of them a block is in."""
+    """Window, busy time and bubble of each GPU and step, and which of them a block is in."""
     blocks, cell = found.blocks, found.blocks.cells
     busy, late = (
         sums_of(each.astype(np.float64), cell) for each in (blocks.took_ns, blocks.late_ns)

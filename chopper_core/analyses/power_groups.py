@@ -67,7 +67,7 @@ def places_in(gpus: Sequence[int], some: Sequence[int]) -> Index:
 
 
 def energy_columns(energy: StepEnergy, rows: Sequence[Index]) -> Own:
-    """The energy of an iteration and of a token, of rows of places among the GPUs."""
+    """The energy of a step and of a token, of rows of places among the GPUs."""
     return [
         (OF_STEPS["iteration_energy_j"], energy.each(rows)),
         (OF_STEPS["token_energy_mj"], energy.each_token(rows)),

@@ -51,7 +51,7 @@ BURST: Final = 1.1
 """A burst of power exceeds the mean by this factor."""
 AT_LIMIT: Final = 0.98
 _TIME: Final = (
-    "over the scope's time on the GPU: of iterations from the first start to the last end, of "
+    "over the scope's time on the GPU: of steps from the first start to the last end, of "
     "deeper levels while any activity runs"
 )
 _WEIGHTED: Final = "is the mean over the durations of the activities"
@@ -184,20 +184,20 @@ CORRELATED: Final = columns(
 )
 OF_STEPS: Final = columns(
     f"""
-    iteration_energy_j | J | per iteration
-        Mean energy_j of the GPU over the scope's complete iterations; whole iterations, even if
+    iteration_energy_j | J | per step
+        Mean energy_j of the GPU over the scope's complete steps; whole steps, even if
         the scope is deeper. Of a GPU without a trace its mean power while the others are in the
-        iteration, for the mean time of it on these; ~ marks iterations that begin or end up to a
+        step, for the mean time of it on these; ~ marks steps that begin or end up to a
         sampling period outside of the samples, where the first or the last one counts.
-        missing: no complete iteration in the scope, or telemetry for only part of one
+        missing: no complete step in the scope, or telemetry for only part of one
     step_energy_j | J | all GPUs
-        Energy of the iteration on all GPUs in scope, those without a trace too (see
+        Energy of the step on all GPUs in scope, those without a trace too (see
         iteration_energy_j).
-        missing: the iteration is truncated, or telemetry covers only part of it on some GPU
+        missing: the step is truncated, or telemetry covers only part of it on some GPU
     token_energy_mj | mJ | per token
-        Energy of an iteration over its tokens (see the view throughput): of a GPU its own, of an
-        iteration those of all GPUs.
-        missing: the tokens are unknown, or telemetry covers only part of an iteration
+        Energy of a step over its tokens (see the view throughput): of a GPU its own, of an
+        step those of all GPUs.
+        missing: the tokens are unknown, or telemetry covers only part of a step
         source: telemetry, and trace or address
     energy_pct | % | of energy
         Share of the scope's energy.

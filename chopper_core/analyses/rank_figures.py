@@ -29,12 +29,12 @@ LAST: Final = column(f"""starts_last_pct | % | starts last
     Share of the matched kernels that start last on this GPU.
     missing: {_UNMATCHED}""")
 ITERATION_TIME: Final = column("""span_ns | ns | span
-    From the first start to the last end of the scope's activities of an iteration: of a GPU
-    the median over the iterations, of an iteration the largest over the GPUs.""")
+    From the first start to the last end of the scope's activities of a step: of a GPU
+    the median over the steps, of a step the largest over the GPUs.""")
 WORK: Final = column(f"""work_ns | ns | work/it
-    Durations of the matched compute, per iteration: the same kernels on every GPU, of equal
+    Durations of the matched compute, per step: the same kernels on every GPU, of equal
     shapes and FLOPs. Of an
-    iteration the largest of the GPUs.
+    step the largest of the GPUs.
     missing: {_UNMATCHED}""")
 THROUGHPUT: Final = column(f"""throughput_x | x | throughput
     Normalised throughput: the largest work_ns of the rows, of GPUs among its peers, over the
@@ -42,30 +42,30 @@ THROUGHPUT: Final = column(f"""throughput_x | x | throughput
     missing: {_UNMATCHED}
     source: UnaryLab/chopper lead_and_throughput""")
 DELAY: Final = column("""delay_ns | ns | delay
-    How much the GPU delays the others per iteration: how much later than the usual GPU it
+    How much the GPU delays the others per step: how much later than the usual GPU it
     arrives at the collectives of the same GPUs, where the others wait without compute, minus
     the exposed communication it had with other GPUs, and minus the same for the usual GPU.
     missing: the scope has no collectives with all their ranks""")
 EXTRA_WORK: Final = column(f"""extra_work_ns | ns | extra work | signed
     work_ns minus its median over its peers: how much longer the same kernels take on this GPU,
-    per iteration.
+    per step.
     missing: {_UNMATCHED}""")
 SLOWER: Final = column(f"""slower_pct | % | slower | signed
-    extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or iteration,
+    extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or step,
     that of the scope's straggler.
     missing: {_UNMATCHED}""")
 EXTRA_HOST: Final = column("""extra_host_ns | ns | extra host | signed
-    Idle time before launch calls (idle_host_ns) per iteration, minus its median over the other
+    Idle time before launch calls (idle_host_ns) per step, minus its median over the other
     GPUs: how much later its host launches.""")
 EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
     Idle time from launch calls on (idle_launch_ns) and, unless activities were lost, before
-    those without a launch record, per iteration, minus the median over the other GPUs.""")
+    those without a launch record, per step, minus the median over the other GPUs.""")
 CAUSE: Final = column("""apart_by | | cause
     Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
     1 % below the others' median, else `kernels`), compute that the others don't have (`work`),
     extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the
-    iteration.
-    missing: none is over 1 % of the iteration""")
+    step.
+    missing: none is over 1 % of the step""")
 COUNT: Final = column("""occurrences | | matched | sum
     Kernels that were matched across all GPUs.""")
 BEHIND: Final = column(f"""behind | | straggler

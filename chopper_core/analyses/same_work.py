@@ -28,7 +28,7 @@ MIN_SHARED: Final = 0.5
 _NEAR: Final = 0.25
 """The part of a layer that two operations at the same place are apart at most."""
 _MAX_ROWS: Final = 1 << 20
-"""The most rows that are compared by name; larger nodes are sampled by iteration."""
+"""The most rows that are compared by name; larger nodes are sampled by step."""
 _STEP: Final = ("gpu", "iteration")
 _PART: Final = (*_STEP, "phase", "layer")
 
@@ -74,7 +74,7 @@ def _summed(amounts: Iterable[tuple[Kernel, float]]) -> MutableMapping[Kernel, f
 
 
 def sampled_rows(side: Side) -> Index:
-    """The rows of a side's node, or those of some of its iterations."""
+    """The rows of a side's node, or those of some of its steps."""
     table, rows = side.run.table, side.run.tree_of(side.view).node(side.view.path).rows
     every = -(-len(rows) // _MAX_ROWS)
     number = combined([table.column(level)[rows] for level in _STEP])[1]

@@ -138,7 +138,7 @@ def spans_of_samples(run: Run) -> dict[int, TimeSpans]:
 def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     """The time of a view's scope on each of its GPUs.
 
-    Of GPUs and iterations the span from the first start to the last end; of deeper levels the
+    Of GPUs and steps the span from the first start to the last end; of deeper levels the
     time in which any of its activities runs.
     """
     if run.is_sampled_only:

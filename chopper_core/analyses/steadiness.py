@@ -1,4 +1,4 @@
-"""The steadiness of each GPU's clocks, power and durations over the iterations of a run."""
+"""The steadiness of each GPU's clocks, power and durations over the steps of a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SIGNALS: Final = (
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
 _PLACE: Final = ("phase", "layer", "operation", "kernel")
 
-_STEPS: Final = "in the scope's complete iterations"
+_STEPS: Final = "in the scope's complete steps"
 _SAME: Final = (
-    "of the same kernel in different iterations (phase, layer, operation, name, number): the "
+    "of the same kernel in different steps (phase, layer, operation, name, number): the "
     "largest minus the smallest, in % of the smallest, median over the kernels that all complete "
-    "iterations of the scope have"
+    "steps of the scope have"
 )
 _NO_SAMPLES: Final = f"the GPU has no telemetry of it {_STEPS}"
-_ONE_STEP: Final = "fewer than two complete iterations in the scope"
+_ONE_STEP: Final = "fewer than two complete steps in the scope"
 
 
 class SteadinessFigure(Struct, frozen=True):
@@ -79,9 +79,9 @@ _OF_KERNELS: Final = column(f"""kernel_spread_pct | % | kernel spread
     missing: {_ONE_STEP}""")
 _TIME: Final = column(f"""iteration_time_ns | ns | median it.
     Median of the GPU's step times {_STEPS}; their mean is the step time of other views.
-    missing: no complete iteration in the scope""")
+    missing: no complete step in the scope""")
 _OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread
-    The longest minus the shortest iteration, in % of the shortest {_STEPS}.
+    The longest minus the shortest step, in % of the shortest {_STEPS}.
     missing: {_ONE_STEP}""")
 FIGURES: Final = (
     *_of_signals(),
@@ -98,14 +98,14 @@ class Steadiness(Struct, frozen=True, eq=False):
     values: dict[str, Float64]
     """Name of a figure → its value of each GPU; NaN if unknown."""
     cells: dict[str, Float64] = {}
-    """Name of a figure → its values of each GPU and iteration, in no order; of a shared figure its
-    values of each iteration, on the GPU that takes longest."""
+    """Name of a figure → its values of each GPU and step, in no order; of a shared figure its
+    values of each step, on the GPU that takes longest."""
     iterations: tuple[int, ...] = ()
     """The complete ones."""
     compared: tuple[int, ...] = ()
-    """The complete iterations whose kernels are compared."""
+    """The complete steps whose kernels are compared."""
     is_stepped: bool = True
-    """Whether it covers iterations; else the window of telemetry alone."""
+    """Whether it covers steps; else the window of telemetry alone."""
 
     def medians(self) -> list[tuple[SteadinessFigure, float]]:
         return [
@@ -206,7 +206,7 @@ def _of_samples(curves: Mapping[str, IntegralCurve], spans: TimeSpans) -> dict[s
 
 
 def _of_kernels(table: KernelTable, rows: Index) -> dict[str, float]:
-    """The spreads over iterations of a GPU's matched kernels, iterations x kernels."""
+    """The spreads over steps of a GPU's matched kernels, steps x kernels."""
     found = {"kernel_spread_pct": median_of(_spread(table.duration_ns[rows].astype(np.float64)))}
     for signal, _, title, *_ in _SIGNALS:
         if table.measured.keys() >= {integral_of(signal), known_of(signal)}:

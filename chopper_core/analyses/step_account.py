@@ -1,4 +1,4 @@
-"""The step of a scope: its complete iterations, their time and its parts; two lines about it."""
+"""The step of a scope: its complete steps, their time and its parts; two lines about it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import count, facts, time
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES, Phase
+from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, scaled_text, significant
 from chopper_core.model.view import View
@@ -54,10 +54,10 @@ PARTS: Final = (THEORY, *LOSSES)
 """The parts of a step's time where the FLOPs of the model are known; else its states, since all
 compute would be unattributed."""
 TITLES: Final = {
-    THEORY: "theoretical",
+    THEORY: "ideal",
     **_COMPUTE,
     **{name: title for name, title in LOSSES.items() if name not in _OUTSIDE},
-    OTHER: "other compute",
+    OTHER: "not explained",
     **{name: LOSSES[name] for name in _OUTSIDE},
 }
 """The titles of all parts, in the order of a bar."""
@@ -78,7 +78,7 @@ _percent: Final = partial(scaled_text, unit=Unit.PERCENT)
 
 
 class Step(Struct, frozen=True, eq=False, dict=True):
-    """The complete iterations of a scope, on its GPUs; without iterations, the scope itself."""
+    """The complete steps of a scope, on its GPUs; without steps, the scope itself."""
 
     run: Run
     view: View
@@ -87,7 +87,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def nodes(self) -> Groups:
-        """The activities of each GPU in the iterations."""
+        """The activities of each GPU in the steps."""
         return self.tree.split(self.view.path, ("gpu",), self.times.excluded)
 
     @cached_property
@@ -97,7 +97,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def spans_ns(self) -> tuple[Int64, Int64]:
-        """The first start and the last end in each iteration."""
+        """The first start and the last end in each step."""
         cells = self.tree.split(self.view.path, ("gpu", "iteration"), self.times.excluded)
         shape, limits = (self.times.gpus, self.times.iterations or (NO_LABEL,)), np.iinfo(np.int64)
         begins = of_steps(cells, *shape, cells.min("start_ns"), limits.max).min(axis=0)
@@ -109,21 +109,19 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def is_part(self) -> bool:
-        """Whether the scope is a part of iterations, such as a phase."""
+        """Whether the scope is a part of steps, such as a phase."""
         return not {level for level, _ in self.view.scope} <= {"gpu", "iteration"}
 
     @cached_property
     def phases(self) -> frozenset[int]:
-        """The phases of the iterations."""
+        """The phases of the steps."""
         parts = self.tree.split(self.view.path, ("phase",), self.times.excluded)
         return frozenset(parts.codes("phase").tolist())
 
     @property
     def word(self) -> str:
-        """The word for an iteration: inference has steps."""
-        if not self.times.iterations:
-            return "time"
-        return "step" if self.phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
+        """The word for what the figures are of."""
+        return "step" if self.times.iterations else "time"
 
     def scope(self, nodes: Groups) -> Scope:
         return Scope.of(self.run, nodes, self.whole)
@@ -327,7 +325,7 @@ def _iterations(step: Step) -> str:
     used = len(step.times.iterations)
     known = used + len(step.times.left_out)
     if not known:
-        return "no iterations"
+        return "no steps"
     return count(known, step.word) if used == known else f"{used} of {known} {step.word}s"
 
 

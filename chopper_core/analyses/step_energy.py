@@ -1,4 +1,4 @@
-"""The energy of the complete iterations of a scope, and of their tokens, on all of its GPUs."""
+"""The energy of the complete steps of a scope, and of their tokens, on all of its GPUs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import ratios
 
 _LACKS = -np.inf
-"""The energy where a GPU has no such complete iteration."""
+"""The energy where a GPU has no such complete step."""
 
 
 class StepEnergy(Struct, frozen=True, eq=False):
-    """Energy and tokens of whole iterations, as GPUs x iterations.
+    """Energy and tokens of whole steps, as GPUs x steps.
 
-    GPUs without a trace have the iterations of the others.
+    GPUs without a trace have the steps of the others.
     """
 
     gpus: tuple[int, ...]
     iterations: tuple[int, ...]
     joules: Float64
-    """NaN where unknown, -inf where a GPU has no such complete iteration."""
+    """NaN where unknown, -inf where a GPU has no such complete step."""
     held: Mask
     """Where a sample of the power counts for up to a period beyond the samples."""
     tokens: Float64
@@ -42,7 +42,7 @@ class StepEnergy(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, run: Run, view: View, given: float | None) -> StepEnergy:
-        """Of the iterations of a scope; `given` are the tokens of a GPU and iteration."""
+        """Of the steps of a scope; `given` are the tokens of a GPU and step."""
         steps, gpus, numbers = whole_steps(run, view)
         energy = METRICS["energy_j"].compute(Scope.of(run, steps))
         is_cut = np.isin(steps.codes("iteration"), [] if view.cut else [*run.cut_iterations])
@@ -68,7 +68,7 @@ class StepEnergy(Struct, frozen=True, eq=False):
         return ~np.isneginf(self.joules)
 
     def _sums(self, rows: Sequence[Index]) -> tuple[Float64, Float64]:
-        """Energy and tokens of the whole iterations of each row's GPUs."""
+        """Energy and tokens of the whole steps of each row's GPUs."""
         whole = self._whole
         energy, used = (
             np.where(whole, each, 0.0).sum(axis=1) for each in (self.joules, self.tokens)
@@ -83,7 +83,7 @@ class StepEnergy(Struct, frozen=True, eq=False):
         return [np.array([place], np.intp) for place in range(len(self.gpus))]
 
     def each(self, rows: Sequence[Index] | None = None) -> Values:
-        """The mean energy of an iteration of each GPU, or of the GPUs of each row together."""
+        """The mean energy of a step of each GPU, or of the GPUs of each row together."""
         whole = self._whole
         mean = ratios(np.where(whole, self.joules, 0.0).sum(axis=1), whole.sum(axis=1))
         rows = self._alone if rows is None else rows
@@ -97,7 +97,7 @@ class StepEnergy(Struct, frozen=True, eq=False):
         return Values(1e3 * ratios(energy, used))
 
     def together(self) -> Values:
-        """The mean energy of an iteration of all GPUs, as one value."""
+        """The mean energy of a step of all GPUs, as one value."""
         return self.each([np.arange(len(self.gpus))])
 
     def token(self) -> Values:
@@ -105,7 +105,7 @@ class StepEnergy(Struct, frozen=True, eq=False):
         return self.each_token([np.arange(len(self.gpus))])
 
     def of_iterations(self) -> tuple[Values, Values]:
-        """The energy of each iteration on all GPUs, in J, and of a token of it, in mJ."""
+        """The energy of each step on all GPUs, in J, and of a token of it, in mJ."""
         joules = self.joules.sum(axis=0)
         is_held = self.held.any(axis=0) & np.isfinite(joules)
         return (

@@ -94,7 +94,7 @@ def _part_of(table: KernelTable) -> Callable[[Selection], Int64]:
 
 
 def _parts_of_steps(run: Run, steps: Groups) -> Int64:
-    """The time of each part of whole iterations of GPUs, added up once for each GPU."""
+    """The time of each part of whole steps of GPUs, added up once for each GPU."""
     gpus, iterations = (steps.codes(level) for level in ("gpu", "iteration"))
     found = np.zeros((len(steps), len(PARTS)), np.int64)
     for gpu, own in runs_of(gpus):
@@ -118,20 +118,20 @@ def _parts_of_gpu(run: Run, gpu: int) -> tuple[AnyArray, Int64]:
 
 
 class StepParts(Struct, frozen=True, eq=False):
-    """The iterations of the scope on its GPUs."""
+    """The steps of the scope on its GPUs."""
 
     gpus: list[int]
     iterations: list[int]
     parts_ns: Int64
-    """GPUs x iterations x parts."""
+    """GPUs x steps x parts."""
     span_ns: Int64
-    """GPUs x iterations."""
+    """GPUs x steps."""
     there: Mask
-    """Where a GPU has the iteration at all."""
+    """Where a GPU has the step at all."""
     steady: Mask
-    """Which iterations are whole on all GPUs."""
+    """Which steps are whole on all GPUs."""
     tokens: Float64
-    """Per GPU and iteration, its part of those it shares; NaN where they aren't known."""
+    """Per GPU and step, its part of those it shares; NaN where they aren't known."""
     replicas: float
     """Data-parallel replicas per GPU: less than one where GPUs share tokens."""
     ranks: int
@@ -143,12 +143,12 @@ class StepParts(Struct, frozen=True, eq=False):
 
     @property
     def each_ns(self) -> Float64:
-        """The step time of each iteration: its mean over the GPUs that have it."""
+        """The step time of each step: its mean over the GPUs that have it."""
         return np.asarray(self.times_ns.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1))
 
     @property
     def means_ns(self) -> Float64:
-        """The mean of each part over the GPUs' steady iterations; NaN without one."""
+        """The mean of each part over the GPUs' steady steps; NaN without one."""
         chosen = self.parts_ns[:, self.steady]
         return ratios(chosen.sum(axis=(0, 1)), self.there[:, self.steady].sum())
 
@@ -159,17 +159,17 @@ class StepParts(Struct, frozen=True, eq=False):
 
     @property
     def step_tokens(self) -> float:
-        """The mean of the tokens of a steady iteration; NaN where they aren't known."""
+        """The mean of the tokens of a steady step; NaN where they aren't known."""
         return float(self.tokens[:, self.steady].mean()) if self.steady.any() else float("nan")
 
     @property
     def step_ns(self) -> float:
-        """The step time, as of `StepTimes`; NaN without a steady iteration."""
+        """The step time, as of `StepTimes`; NaN without a steady step."""
         return float(self.means_ns.sum())
 
 
 def step_parts_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
-    """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
+    """The labelled steps of the scope's GPUs, whole, whatever else the scope names."""
     key = ("steps", view.order, view.path, view.cut, tokens)
     return run.memo(key, lambda: _steps_of(run, view, tokens))
 
@@ -178,8 +178,8 @@ def _steps_of(run: Run, view: View, tokens: int | None) -> StepParts:
     steps, gpus, iterations = whole_steps(run, view)
     if not len(iterations):
         raise NothingToShow(
-            "the scope has no iterations; throughput needs a trace with steps "
-            "(ProfilerStep# or Iteration annotations, or an optimizer)"
+            "the scope has no steps; throughput needs a trace with steps "
+            "(ProfilerStep# or Step annotations, or an optimizer)"
         )
 
     def laid_out(values: AnyArray, empty: float = 0) -> AnyArray:

@@ -1,4 +1,4 @@
-"""The steps of a scope on its GPUs: figures as GPUs x iterations, step times, tokens, and work.
+"""The steps of a scope on its GPUs: figures as GPUs x steps, step times, tokens, and work.
 
 The step time has one definition, for the overview, throughput, findings and runs.
 """
@@ -45,7 +45,7 @@ def of_steps(
     values: AnyArray,
     empty: float = 0.0,
 ) -> AnyArray:
-    """Values of cells of one GPU and iteration each, as GPUs x iterations (x more).
+    """Values of cells of one GPU and step each, as GPUs x steps (x more).
 
     Numbers stay integers if `empty` is one.
     """
@@ -59,16 +59,16 @@ def of_steps(
 
 
 def _pairs(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
-    """The activities of a view's scope by GPU and iteration, its GPUs and labelled iterations."""
+    """The activities of a view's scope by GPU and step, its GPUs and labelled steps."""
     cells = run.tree(view.order).split(view.path, PAIR) if view.path else run.pairs
     gpus, iterations = (distinct(cells.codes(level)).astype(np.int64) for level in PAIR)
     return cells, gpus, iterations[iterations != NO_LABEL]
 
 
 def whole_steps(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
-    """All activities by GPU and iteration; the GPUs and labelled iterations of a scope.
+    """All activities by GPU and step; the GPUs and labelled steps of a scope.
 
-    Whatever else the scope names, the iterations are whole.
+    Whatever else the scope names, the steps are whole.
     """
     cells, gpus, iterations = _pairs(run, view)
     if not view.path:
@@ -86,46 +86,46 @@ def whole_steps(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
 
 
 class StepTimes(Struct, frozen=True, eq=False):
-    """The time charged to each complete iteration on each GPU of a scope.
+    """The time charged to each complete step on each GPU of a scope.
 
-    A scope without iterations is one step.
+    A scope without steps is one step.
     """
 
     gpus: Int64
     iterations: tuple[int, ...]
-    """The complete iterations; empty: the scope has none."""
+    """The complete steps; empty: the scope has none."""
     left_out: tuple[int, ...]
-    """Iterations that take no part."""
+    """Steps that take no part."""
     excluded: Mapping[str, Sequence[int]]
-    """The codes of all iterations that take no part, as `Tree.split` excludes them."""
+    """The codes of all steps that take no part, as `Tree.split` excludes them."""
     times_ns: Int64
-    """GPUs x iterations; 0 where a GPU lacks one."""
+    """GPUs x steps; 0 where a GPU lacks one."""
     pairs: Mask
-    """The GPUs of the scope, those with activities first, x iterations: which figures are per."""
+    """The GPUs of the scope, those with activities first, x steps: which figures are per."""
 
     @property
     def mean_ns(self) -> float:
-        """The step time: the mean over the GPUs and iterations, to which the parts add up."""
+        """The step time: the mean over the GPUs and steps, to which the parts add up."""
         return float(self.times_ns.sum()) / self.cells
 
     @property
     def cells(self) -> int:
-        """The number of pairs of a GPU and an iteration."""
+        """The number of pairs of a GPU and a step."""
         return int(self.pairs.sum())
 
     @property
     def each_ns(self) -> Float64:
-        """The step time of each iteration: its mean over the GPUs that have it."""
+        """The step time of each step: its mean over the GPUs that have it."""
         return ratios(self.times_ns.sum(axis=0), self.pairs.sum(axis=0))
 
     @property
     def by_gpu_ns(self) -> Float64:
-        """The step time of each GPU: its mean over the iterations that it has."""
+        """The step time of each GPU: its mean over the steps that it has."""
         return ratios(self.times_ns.sum(axis=1), self.pairs[: len(self.gpus)].sum(axis=1))
 
     @property
     def typical(self) -> int:
-        """The place of the iteration whose time is nearest to the median."""
+        """The place of the step whose time is nearest to the median."""
         return int(np.abs(self.each_ns - median_of(self.each_ns)).argmin())
 
 
@@ -157,7 +157,7 @@ def _step_times(run: Run, view: View) -> StepTimes:
 
 
 class StepWindows(Struct, frozen=True, eq=False):
-    """When the complete iterations of a scope run on the GPUs with a trace: for those without."""
+    """When the complete steps of a scope run on the GPUs with a trace: for those without."""
 
     iterations: tuple[int, ...]
     """Empty: the run as one step."""
@@ -169,7 +169,7 @@ class StepWindows(Struct, frozen=True, eq=False):
 
 
 def step_windows(run: Run, view: View) -> StepWindows:
-    """The windows of a view's iterations, computed once; raises NoSuchNode."""
+    """The windows of a view's steps, computed once; raises NoSuchNode."""
     key = ("step windows", view.order, view.path, view.cut)
     return run.memo(key, lambda: _step_windows(run, view))
 
@@ -233,7 +233,7 @@ def ranks_of(run: Run, gpus: Sequence[int]) -> int:
 def tokens_in(
     run: Run, gpus: Sequence[int], iterations: Sequence[int], given: float | None = None
 ) -> Float64:
-    """The tokens of each iteration of each GPU, as GPUs x iterations; NaN where not known.
+    """The tokens of each step of each GPU, as GPUs x steps; NaN where not known.
 
     Tokens per second, the energy and the time of a token all divide by these. GPUs of one replica
     share the tokens that enter its model, which are `given`, or those of the settings, or those of
@@ -258,9 +258,9 @@ def stated_tokens(run: Run) -> float:
 
 
 def _entering(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:
-    """The tokens that enter the model of each GPU in each iteration.
+    """The tokens that enter the model of each GPU in each step.
 
-    An iteration that shows none has those of the GPU's others, where these all have as many. GPUs
+    A step that shows none has those of the GPU's others, where these all have as many. GPUs
     that show none, such as those of later pipeline stages and those without a trace, have the
     tokens of the other GPUs of their replica, where these show as many.
     """
@@ -296,7 +296,7 @@ def _replica_of(run: Run, gpus: Int64) -> Int64 | None:
 _LEAST: Final = 0.01
 
 Ratio = Callable[[Float64], float]
-"""How many times as much as usual, from a figure as GPUs x iterations; NaN where unknown."""
+"""How many times as much as usual, from a figure as GPUs x steps; NaN where unknown."""
 
 
 def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: Ratio) -> str:

@@ -69,7 +69,7 @@ COLUMNS: Final = {
 def traffic_columns(run: Run, view: View, gpus: Sequence[int], given: float | None = None) -> Own:
     """The columns of all links, empty where no GPU has a counter.
 
-    `given` are the tokens of a GPU and iteration.
+    `given` are the tokens of a GPU and step.
     """
     found: Own = []
     for link, of in LINKS.items():

@@ -34,16 +34,16 @@ THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
     RECOMPUTED: "recomputation",
     "extra_inst_ns": "extra instructions",
-    "mfma_loss_ns": "MFMA utilisation",
+    "mfma_loss_ns": "idle matrix units",
     "vector_ns": "vector work",
     "contention_ns": "contention",
-    "frequency_ns": "frequency",
-    "unseparated_ns": "possibly frequency",
-    "unmodelled_ns": "unattributed compute",
+    "frequency_ns": "low clock",
+    "unseparated_ns": "possibly low clock",
+    "unmodelled_ns": "not explained",
     **{name: STATE_TITLES[name] for name in ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")},
 }
-"""The losses between theoretical and elapsed time, in the order of the waterfall."""
-TITLES: Final = {THEORY: "theoretical", **LOSSES}
+"""The losses between ideal and elapsed time, in the order of the waterfall."""
+TITLES: Final = {THEORY: "ideal", **LOSSES}
 TERMS: Final = tuple(TITLES)
 UNKNOWN: Final = "unmodelled_ns"
 _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)

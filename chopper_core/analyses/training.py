@@ -325,9 +325,9 @@ def _traced_steps(run: Run) -> TracedSteps | None:
 def _placed(
     run: Run, training: Training, iterations: list[int]
 ) -> tuple[int, tuple[int, int] | None, str]:
-    """The attempt and steps of the traced iterations: by stamps, else by their numbers.
+    """The attempt and steps of the traced steps: by stamps, else by their numbers.
 
-    Where a log in local time is long enough for several zones, the one that puts the iterations at
+    Where a log in local time is long enough for several zones, the one that puts the steps at
     steps of about their numbers counts.
     """
     first, last = min(iterations), max(iterations)

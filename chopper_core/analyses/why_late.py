@@ -66,7 +66,7 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
 def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     """What a straggler does, as the end of a sentence, and how much longer it takes in all.
 
-    Both are means of the iterations with its cause; empty and 0 without a cause.
+    Both are means of the steps with its cause; empty and 0 without a cause.
     """
     if late.cause is None:
         return "", 0.0
@@ -113,7 +113,7 @@ def _also_copied(stand: RankLeads, late: Straggler) -> float:
 
 
 def slower_ns(stand: RankLeads, late: Straggler) -> float:
-    """How much longer a straggler takes for its cause, mean over all iterations: as `why_late`
+    """How much longer a straggler takes for its cause, mean over all steps: as `why_late`
     says it."""
     if late.cause is None:
         return 0.0

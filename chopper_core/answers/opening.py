@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.inputs import MEASURED
 from chopper_core.model.overrides import Overrides
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.plugins import extension_part
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.spec import SeveralRuns
@@ -169,3 +170,24 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
         while waiting := run.waiting(wait=True):
             progress(f"read {count - waiting} of {count} runs", count - waiting, count)
     return run
+
+
+_FIRST: Final = ("overview", "findings", "ranks")
+"""What most look at first."""
+
+
+def work_out(store: str, progress: Progress = silent) -> None:
+    """Work out what is looked at first of a store that was just written, and keep it there: it
+    opens at once wherever it is sent. What can't be worked out is left to who asks for it."""
+    from chopper_core.ingest.cache import open_cached
+    from chopper_core.model.view import View, with_view
+    from chopper_core.views.query import query
+
+    run = open_cached(store, is_verified=False)
+    for number, name in enumerate(_FIRST):
+        progress("work out the summary", number, len(_FIRST))
+        with suppress(ChopperError):
+            query(run, with_view(View(store), name))
+    if run.derived is not None:
+        run.derived.wait()
+    progress("work out the summary", len(_FIRST), len(_FIRST))

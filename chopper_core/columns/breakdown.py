@@ -64,7 +64,7 @@ def _part(name: str, scope: Scope) -> Values:
 _ADDS_UP = "The parts add up to compute_ns + overlap_ns."
 declare(
     f"""
-    theoretical_ns | ns | theory | sum
+    theoretical_ns | ns | ideal | sum
         Time of the model's FLOPs, those of forward and backward once, at the nominal clock and the
         matrix units' peak for the type of their operands. Missing where the trace doesn't record
         the type. {_ADDS_UP}
@@ -74,7 +74,7 @@ declare(
     extra_inst_ns | ns | extra inst | sum
         Time of the matrix instructions executed beyond the FLOPs of the operators, each at the peak
         of its type. {_ADDS_UP}
-    mfma_loss_ns | ns | MFMA loss | sum
+    mfma_loss_ns | ns | idle matrix | sum
         Time at the nominal clock in which matrix kernels, run alone, did not use the matrix units:
         cycles of the counter run minus those of the executed FLOPs. {_ADDS_UP}
     vector_ns | ns | vector | sum
@@ -83,18 +83,18 @@ declare(
     contention_ns | ns | contention | sum
         Time in the trace beyond that of the counter run, both at the nominal clock: the cost of
         running next to other work, mainly communication. Below 0: the trace needed less. {_ADDS_UP}
-    frequency_ns | ns | frequency | sum
+    frequency_ns | ns | low clock | sum
         Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the
-        time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the
+        time of like kernels changes with it: on GPUs of other clocks, in other steps, in the
         counter run. {_ADDS_UP}
-    unseparated_ns | ns | unsep. | sum
-        Time that is frequency or else contention and the kernels' own: up to this much more is
-        frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's time
-        changes with it. {_ADDS_UP}
-    unmodelled_ns | ns | unattrib. | sum
-        Unattributed compute, which no other part explains: without counters of the work's type, all
-        but theory and frequency; with them, executed matrix instructions whose model FLOPs, type or
-        peak isn't known; everything for a GPU that is not in hardware.toml. {_ADDS_UP}
+    unseparated_ns | ns | poss. low clock | sum
+        Time of a low clock, or else contention and the kernels' own: up to this much more is
+        a low clock's. Without telemetry of the clock, or where the run doesn't show how a kernel's
+        time changes with it. {_ADDS_UP}
+    unmodelled_ns | ns | not expl. | sum
+        Compute that no other part explains: without counters of the work's type, all but the ideal
+        and the low clock; with them, executed matrix instructions whose model FLOPs, type or peak
+        isn't known; everything for a GPU that is not in hardware.toml. {_ADDS_UP}
 """,
     _part,
     theme=Theme.BREAKDOWN,
@@ -228,7 +228,7 @@ def _original_ratio(name: str, scope: Scope) -> Values:
 
 
 _MEDIANS = """Over the activities that have all of it; the original takes medians over layers
-        and iterations."""
+        and steps."""
 declare(
     f"""
     original_inst | x | orig inst | ratio of sums
@@ -256,7 +256,7 @@ declare(
     missing="the row has several operations or phases, or fewer than two instances",
 )
 def overlap(scope: Scope) -> Values:
-    """Elapsed time of the operation's instance (GPU, iteration, phase, layer) with the median
+    """Elapsed time of the operation's instance (GPU, step, phase, layer) with the median
     overlap with communication / that of the one with the least, at least 1; 1 where the median
     one has no overlap."""
     nodes = scope.nodes

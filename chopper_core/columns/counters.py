@@ -433,8 +433,8 @@ def _matched(state: Match, scope: Scope) -> Values:
 
 for _state, (_title, _kernels) in {
     Match.NONE: ("uncounted", "without counters"),
-    Match.MATCHED: ("matched", "with the counters of their own iteration's dispatch"),
-    Match.BORROWED: ("borrowed", "with the counters of the same place in another iteration"),
+    Match.MATCHED: ("matched", "with the counters of their own step's dispatch"),
+    Match.BORROWED: ("borrowed", "with the counters of the same place in another step"),
     Match.AMBIGUOUS: ("ambiguous", "that another alignment matches with another dispatch"),
 }.items():
     metric(

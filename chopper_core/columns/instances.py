@@ -1,6 +1,6 @@
 """Instances of operations, and how much communication overlaps them.
 
-An instance is an operation of one layer, phase and iteration on one GPU. Its time is that of its
+An instance is an operation of one layer, phase and step on one GPU. Its time is that of its
 own kernels, and its overlap the share of that in which communication runs on the GPU: a collective
 between two of its kernels overlaps neither. Where a stream comes back to a layer, as in the
 micro-steps of gradient accumulation, each visit is an instance of its own.

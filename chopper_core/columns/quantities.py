@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-_ALL: Final = "all GPUs and complete iterations in scope"
-_BASE: Final = "mean per GPU and iteration; sums with base=total"
+_ALL: Final = "all GPUs and complete steps in scope"
+_BASE: Final = "mean per GPU and step; sums with base=total"
 
 
 class Quantity(Struct, frozen=True):
@@ -43,15 +43,15 @@ class Quantity(Struct, frozen=True):
 
 _TEXT: Final = f"""
 step time | s | analyses.step_times.step_times
-    Time charged to an iteration on a GPU: its activities, and the idle time before them; idle time
-    before a launch call belongs to the iteration that the host is in. The parts add up to it.
-    base: mean per GPU and iteration; next to it their range, where they differ by 1 %
+    Time charged to a step on a GPU: its activities, and the idle time before them; idle time
+    before a launch call belongs to the step that the host is in. The parts add up to it.
+    base: mean per GPU and step; next to it their range, where they differ by 1 %
     places: overview headline, overview bar, overview step_ns, throughput headline,
         throughput iteration_ns, findings headline, live headline, tree elapsed_ns,
         whatif headline, whatif step_ns, runs step_time_ns
 
 tokens/s | tok/s | analyses.step_times.token_rate
-    Tokens of an iteration over step time. GPUs of one data-parallel replica (tensor, context and
+    Tokens of a step over step time. GPUs of one data-parallel replica (tensor, context and
     pipeline parallelism) share its tokens.
     base: sum over the GPUs in scope
     covers: {_ALL}; of a whole run, the ranks of the job
@@ -68,7 +68,7 @@ token time | s | analyses.step_times.tokens_in
     places: throughput headline, throughput per_token_ns
 
 token energy | J | analyses.step_energy.StepEnergy
-    step energy over the tokens of an iteration, which GPUs of one replica share.
+    step energy over the tokens of a step, which GPUs of one replica share.
     base: all GPUs in scope over all their tokens; of a GPU in a row
     covers: as step energy
     places: power headline, power token_energy_mj, runs j_per_token
@@ -84,7 +84,7 @@ MFU | % | analyses.time_parts.parts_of
 
 exposed communication | s | columns.METRICS (exposed_comm_ns)
     Time in which communication runs and no compute, charged to the communication.
-    covers: {_ALL}; a finding about usual iterations says so
+    covers: {_ALL}; a finding about usual steps says so
     places: overview bar, throughput communication_ns, findings sentence, tree exposed_comm_ns,
         comms exposed_comm_ns
 
@@ -101,7 +101,7 @@ idle | s | columns.METRICS (idle_ns)
     places: overview bar, tree idle_ns, overheads idle_ns, launch idle_ns, throughput launch_ns
 
 low clock | s | columns.METRICS (frequency_ns)
-    Compute time that a clock below the nominal one costs; "frequency" among the losses.
+    Compute time that a clock below the nominal one costs; "low clock" among the losses.
     covers: the GPUs whose clock is known
     places: overview bar, overheads frequency_ns, findings sentence
 
@@ -120,9 +120,9 @@ busy power | W | columns.METRICS (power_w)
     places: tree power_w
 
 step energy | J | columns.METRICS (energy_j)
-    Energy of the GPUs in a complete iteration: from the energy counter, else from power. Of a GPU
+    Energy of the GPUs in a complete step: from the energy counter, else from power. Of a GPU
     that telemetry alone has, its mean power while the others are in it, for their mean time.
-    base: per iteration, sum over the GPUs in scope
+    base: per step, sum over the GPUs in scope
     covers: {_ALL}, those without a trace too; no sum where telemetry covers only a part of one, but
         for up to a sampling period at its ends, marked ~
     places: power headline, power iteration_energy_j, runs j_per_step
@@ -159,7 +159,7 @@ busy | % | columns.METRICS (busy_pct)
 
 lag | s | analyses.leads.RankLeads
     How much later than the earliest GPU a GPU starts the same kernels.
-    base: mean over the kernels that all GPUs run in complete iterations
+    base: mean over the kernels that all GPUs run in complete steps
     covers: GPUs that run the same kernels
     places: overview lag_ns
 
@@ -189,7 +189,7 @@ bus bandwidth | GB/s | columns.METRICS (bus_gbps)
 
 saving | s | views.findings.answer
     How much shorter a step is without a finding, by replay, with its range.
-    base: per iteration
+    base: per step
     places: findings saving_ns, overview cards
 """
 QUANTITIES: Final = {each.name: each for each in map(Quantity.of, _TEXT.strip().split("\n\n"))}

@@ -26,7 +26,7 @@ _MAX_SHOWN: Final = 8
 def _runs(table: KernelTable) -> tuple[Index, Index]:
     """Kernels in the order of their streams, and the number of the run of each, from 1 on; 0: none.
 
-    A run is two kernels or more that memory limits, of one iteration and phase, without another
+    A run is two kernels or more that memory limits, of one step and phase, without another
     kernel between them.
     """
     rows = np.flatnonzero((table.category == Category.KERNEL) & (table.kind == Kind.COMPUTE))

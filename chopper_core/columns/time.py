@@ -77,7 +77,7 @@ def elapsed(scope: Scope) -> Values:
     return Values(scope.nodes.elapsed_ns)
 
 
-@_ratio(SHARE, Unit.PERCENT, "% of scope", missing="the parent has no time")
+@_ratio(SHARE, Unit.PERCENT, "% of parent", missing="the parent has no time")
 def share(scope: Scope) -> Values:
     """elapsed_ns of the row, in % of its parent's."""
     return quotient(scope.nodes.elapsed_ns, scope.parent.elapsed_ns[:1], 100.0)
@@ -147,12 +147,12 @@ declare(
     idle_unknown_ns | ns | idle unkn. | sum
         Idle time before an activity that has no launch record in the trace.
         source: time accounting (docs/accounting.md)
-    launch_overhead_ns | ns | launch ovh | sum
-        Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.
-    prep_overhead_ns | ns | prep ovh | sum
+    launch_overhead_ns | ns | start delay | sum
+        Chopper's launch overhead: gaps between neighbouring compute activities of a step.
+    prep_overhead_ns | ns | before launch | sum
         Chopper's prep overhead: the part of the launch overhead before the launch call.
         missing: no activity of the row has a launch record
-    call_overhead_ns | ns | call ovh | sum
+    call_overhead_ns | ns | after launch | sum
         Chopper's call overhead: the part of the launch overhead from the launch call on.
         missing: no activity of the row has a launch record
 """,
@@ -183,7 +183,7 @@ declare(
 
 @metric(INSTANCES, Unit.NONE, "instances", reduces=Reduces.DISTINCT)
 def count_instances(scope: Scope) -> Values:
-    """Number of layers of iterations of GPUs in which the row occurs; with a statistic, the number
+    """Number of layers of steps of GPUs in which the row occurs; with a statistic, the number
     of instances that it covers."""
     _, node = scope.nodes.split(INSTANCE_LEVELS)
     return Values(counts_of(node, len(scope.nodes)))

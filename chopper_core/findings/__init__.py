@@ -73,7 +73,7 @@ class Checked(Struct, frozen=True, eq=False):
     """Without the sums that the rules look at, which take more memory than all else."""
     activities: int
     compute_ns: float
-    """Per GPU and iteration."""
+    """Per GPU and step."""
     worth: Worth | None
     placed: list[tuple[Found, int | None]]
 

@@ -64,10 +64,10 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
     def charges(self) -> HostCharges:
         """What hosts do while the GPUs that it is about are idle."""
         charges, table = host_charges(self.context.run), self.context.table
-        own = np.isin(table.iteration[charges.row], self.context.iterations)
-        own &= charges.state == HostState.LATE
-        own &= np.isin(table.gpu[charges.row], distinct(self.context.codes("gpu")[self.cells]))
-        own &= np.isin(table.phase[charges.row], distinct(self.context.codes("phase")[self.cells]))
+        own = charges.state == HostState.LATE
+        for level in ("gpu", "iteration", "phase", "operation"):
+            here = distinct(self.context.codes(level)[self.cells])
+            own &= np.isin(table.column(level)[charges.row], here)
         return charges.take(own)
 
     @cached_property

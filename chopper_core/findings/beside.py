@@ -22,7 +22,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import distinct
 
-PRICE: Final = threshold("""price per step | 1 | % of the iteration
+PRICE: Final = threshold("""price per step | 1 | % of the step
     the same as for a straggler""")
 _ORDINALS: Final = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 10: "tenth"}
 

@@ -44,7 +44,7 @@ UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
 SAMPLES: Final = threshold("""samples per GPU | 20 | at least
     with fewer, a deviation may be a coincidence""")
 _MAX_SHOWN: Final = 16
-"""Of more iterations, evenly chosen ones are analysed."""
+"""Of more steps, evenly chosen ones are analysed."""
 _CLOCKS: Final = {"gfx_mhz": "compute units", "mem_mhz": "memory"}
 _CLOCK_NAMES: Final = {"gfx_mhz": "clock", "mem_mhz": "memory clock"}
 
@@ -112,7 +112,7 @@ def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
 def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, Float64]:
     """Per GPU: standard deviation within operations, mean, and time lost below the mean.
 
-    Each instance of an operation, in a layer and iteration, counts with its mean clock.
+    Each instance of an operation, in a layer and step, counts with its mean clock.
     """
     area, weight = context.compute_sums(name)
     clock = area / np.maximum(weight, 1e-9)
@@ -243,12 +243,12 @@ _MAX_COMPARED: Final = 64
 
 @rule(
     "clock-drop",
-    cost="compute time that the lower clock costs the GPU while it lasts, over all iterations",
-    needs="telemetry of clocks, four iterations or more",
+    cost="compute time that the lower clock costs the GPU while it lasts, over all steps",
+    needs="telemetry of clocks, four steps or more",
     thresholds=(DROP,),
 )
 def clock_drops(context: FindingsContext) -> Iterator[Finding]:
-    """Clocks that drop in some neighbouring iterations, or from one on: of a GPU, or of several
+    """Clocks that drop in some neighbouring steps, or from one on: of a GPU, or of several
     at the same time."""
     count = len(context.iterations)
     for (first, end), every in _drops(context).items():
@@ -276,7 +276,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
 
 
 Drops = dict[tuple[int, int], list[tuple[int, float]]]
-"""First and last place of iterations → the places of GPUs whose clock is lower there, and by how
+"""First and last place of steps → the places of GPUs whose clock is lower there, and by how
 much."""
 
 
@@ -303,7 +303,7 @@ def _drops(context: FindingsContext) -> Drops:
 
 
 def _holds_back(context: FindingsContext, place: int, first: int, end: int) -> bool:
-    """Whether a GPU is a straggler by its clock in just these iterations, which says it all."""
+    """Whether a GPU is a straggler by its clock in just these steps, which says it all."""
     leads, own = context.leads, set(context.iterations[first:end])
     return leads is not None and any(
         late.cause == "clock"
@@ -314,7 +314,7 @@ def _holds_back(context: FindingsContext, place: int, first: int, end: int) -> b
 
 
 def _by_iteration(context: FindingsContext, own: Index) -> Float64:
-    """The clock of a GPU's cells in each iteration, relative to its highest usual one in the same
+    """The clock of a GPU's cells in each step, relative to its highest usual one in the same
     operations."""
     count = len(context.iterations)
     _, same = ranked(context.together("phase", "operation")[1][own])

@@ -41,7 +41,7 @@ from chopper_core.util.grouping import (
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")
-COST: Final = threshold("""cost of a slow link | 1 | % of the iteration
+COST: Final = threshold("""cost of a slow link | 1 | % of the step
     the same as for a straggler""")
 
 
@@ -54,11 +54,11 @@ class SlowLink(Struct, frozen=True):
     slower: float
     """How much longer its transfers take, as a share."""
     exposed_ns: float
-    """Exposed communication that it adds on each of its GPUs, per iteration."""
+    """Exposed communication that it adds on each of its GPUs, per step."""
     transfer_ns: float
-    """Longer transfers, per iteration."""
+    """Longer transfers, per step."""
     when: tuple[int, ...] = ()
-    """The places of the iterations in which it is slow; none: all."""
+    """The places of the steps in which it is slow; none: all."""
 
 
 @rule(
@@ -163,12 +163,12 @@ SLOWER_THEN: Final = threshold("""slower transfer in some iterations | 15 | % lo
 
 @rule(
     "slow-transfer",
-    cost="exposed communication of these iterations, without waiting, beyond that of the others",
-    needs="collectives, four iterations or more",
+    cost="exposed communication of these steps, without waiting, beyond that of the others",
+    needs="collectives, four steps or more",
     thresholds=(SLOWER_THEN, COST),
 )
 def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
-    """Collectives that transfer slower in one iteration, or from one on, than like ones before."""
+    """Collectives that transfer slower in one step, or from one on, than like ones before."""
     chosen, count = context.collectives, len(context.iterations)
     if chosen is None or not 4 <= count <= _MAX_COMPARED:
         return
@@ -218,7 +218,7 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
         )
 
 
-EXPOSED: Final = threshold("""exposed communication | 2 | % of the iteration
+EXPOSED: Final = threshold("""exposed communication | 2 | % of the step
     without waiting for later GPUs, and without its ends: the same as for other causes""")
 _MAX_LISTED: Final = 3
 
@@ -273,10 +273,10 @@ SLOWED: Final = threshold("""slower during communication | 20 | %
     the copies of a collective always cost the kernels next to them a few percent""")
 CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pearson's r, at least
     Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
-SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the iteration
+SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the step
     it results from comparing kernels of different layers, where small differences mean nothing""")
 _MAX_COMPARED: Final = 64
-"""Iterations, at most."""
+"""Steps, at most."""
 _ALONE: Final = 0.1
 """Up to this share of its time during communication a kernel runs alone."""
 _BESIDE: Final = 0.5
@@ -297,7 +297,7 @@ _OFTEN: Final = 0.75
 def contention(context: FindingsContext) -> Iterator[Finding]:
     """Operations of layers that take longer the more communication runs next to them.
 
-    Without layers an operation has one instance per phase and iteration, and none to compare with.
+    Without layers an operation has one instance per phase and step, and none to compare with.
     One that always has communication next to it is compared with other operations.
     """
     if context.sampled_from is not None:

@@ -70,10 +70,10 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
-STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
+STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the step
     the view of ranks uses the same limit""")
 ONCE: Final = threshold(
-    f"""straggler of one iteration | {100 * MIN_ONCE_SHARE} | % of that iteration
+    f"""straggler of one iteration | {100 * MIN_ONCE_SHARE} | % of that step
     in a steady run no GPU delays the others by as much, even once"""
 )
 ONE_PLACE: Final = threshold(
@@ -188,7 +188,7 @@ def _together(
 def _in_turn(
     context: FindingsContext, leads: RankLeads, turns: list[tuple[Straggler, Finding]]
 ) -> Finding:
-    """GPUs that delay the others in different iterations, for the same cause."""
+    """GPUs that delay the others in different steps, for the same cause."""
     first, text = turns[0][1], why_late(leads, turns[0][0], "")[0].partition(": ")[0]
     named = listed(
         f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
@@ -210,7 +210,7 @@ def _in_turn(
 def _cells_of(
     context: FindingsContext, leads: RankLeads, late: list[tuple[Straggler, Finding]]
 ) -> Mask:
-    """The cells of stragglers in the iterations in which each has its cause."""
+    """The cells of stragglers in the steps in which each has its cause."""
     found = np.zeros(len(context.cells), np.bool_)
     for when, own in grouped_by((each for each, _ in late), lambda each: each.when).items():
         found |= context.cells_of(
@@ -289,7 +289,7 @@ def _delayed(leads: RankLeads, late: Straggler) -> str:
 
 SLOWER_STAGE: Final = threshold("""stage slower than the others | 2 | %
     most of its kernels by as much; clocks of GPUs of one product differ by about a percent""")
-SLOWER_STAGE_COST: Final = threshold("""cost of a slow stage | 1 | % of the iteration
+SLOWER_STAGE_COST: Final = threshold("""cost of a slow stage | 1 | % of the step
     the same as for a straggler""")
 _MAX_OVERLAP: Final = 0.1
 """Of a kernel's time; communication during it slows it too."""

@@ -54,16 +54,16 @@ NAMED_LATE: Final = threshold(
     """idle before launch calls, most of it by one thing that no step needs | 4 | % of the phase
     such as reading values back: it can be left out, however well the host keeps up otherwise"""
 )
-NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the iteration
+NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the step
     the same as for a straggler""")
 LAUNCH_LATE: Final = threshold("""launch latency (idle_latency_ns) | 5 | % of the phase
     a launch takes 4 to 8 µs to reach the GPU; if that shows at all, kernels are short or the
     queue runs empty""")
 QUEUED: Final = threshold("""idle while launched work waits (idle_queued_ns) | 10 | % of the phase
     the dispatch of the next kernel takes a few microseconds, some percent of short kernels""")
-BOUNDS: Final = threshold("""idle time that bounds the step | 10 | % of the iteration
+BOUNDS: Final = threshold("""idle time that bounds the step | 10 | % of the step
     with less, something else decides how long the step takes; the idle time is named instead""")
-PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
+PHASE: Final = threshold("""phase that counts | 2 | % of the step
     a shorter phase can't be a problem by itself""")
 GROWS: Final = threshold("""idle time that grows step by step | 30 | % from first to last
     the line through the steps also grows by 6 deviations from it""")
@@ -77,7 +77,7 @@ _ROOM: Final = 35
 _MOSTLY: Final = 0.5
 """Of the idle time of a cell, which a cause has at least to be looked for there."""
 _SAME_SHARE: Final = 0.4
-"""Of the longest idle time of an iteration; those with as much are named."""
+"""Of the longest idle time of a step; those with as much are named."""
 
 
 class LatePhase(Struct, frozen=True):
@@ -317,8 +317,8 @@ def _bound(
 
 
 def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None, Mask]:
-    """The one GPU of several that has most of it, and the iterations, unless many do; these
-    iterations' cells there; and the charges there."""
+    """The one GPU of several that has most of it, and the steps, unless many do; these
+    steps' cells there; and the charges there."""
     whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
     when = np.searchsorted(context.iterations, context.table.iteration[charges.row])
     by_gpu = sums_of(charges.ns, whose, len(context.gpus))
@@ -370,20 +370,20 @@ def _other_causes(context: FindingsContext, late: list[LatePhase], charges: Host
     )
 
 
-LATE_HOST: Final = threshold("""late host at one place | 0.2 | % of the iteration
+LATE_HOST: Final = threshold("""late host at one place | 0.2 | % of the step
     an allocator that returns memory and asks for it again takes about 2 ms""")
 FAR_LATER: Final = threshold("""late host at one place, relative to other places | 3 | times
     a host that is always late is not late at one place""")
 AT_END: Final = -2
-"""The place of a phase: the end of an iteration, after all of its activities."""
+"""The place of a phase: the end of a step, after all of its activities."""
 _NEGLIGIBLE_NS: Final = 1_000
 _MAX_LISTED: Final = 10
 _MAX_LEFT_OUT: Final = 16
-"""With more GPUs or iterations, the median over all replaces that over the others."""
+"""With more GPUs or steps, the median over all replaces that over the others."""
 
 
 class LatePlace(Struct, frozen=True):
-    """Neighbouring layers of a phase in which one host is late in one iteration."""
+    """Neighbouring layers of a phase in which one host is late in one step."""
 
     gpu: int
     iteration: int
@@ -397,12 +397,12 @@ class LatePlace(Struct, frozen=True):
 @rule(
     "late-host",
     cost="idle time before launch calls there, minus the usual idle time at the same place on "
-    "other GPUs and in other iterations; the largest of the GPUs of each iteration",
-    needs="launch records; several GPUs or iterations",
+    "other GPUs and in other steps; the largest of the GPUs of each step",
+    needs="launch records; several GPUs or steps",
     thresholds=(LATE_HOST, FAR_LATER),
 )
 def late_host(context: FindingsContext) -> Iterator[Finding]:
-    """Places where one host is late once, but not on other GPUs or in other iterations."""
+    """Places where one host is late once, but not on other GPUs or in other steps."""
     if not context.repeats:
         return
     idle, names = _idle_by_place(context)
@@ -445,9 +445,9 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
-    """Idle time before launch calls by (phase, layer), GPU and iteration; and the pairs.
+    """Idle time before launch calls by (phase, layer), GPU and step; and the pairs.
 
-    The last place is the end of an iteration, after its last activity.
+    The last place is the end of a step, after its last activity.
     """
     names, owner = context.together("phase", "layer")
     shape = (len(names), len(context.gpus), len(context.iterations))
@@ -460,7 +460,7 @@ def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
 
 
 def _usual(idle: Float64, axis: int) -> Float64:
-    """The median idle time at each place of the other GPUs, or of the other iterations."""
+    """The median idle time at each place of the other GPUs, or of the other steps."""
     count = idle.shape[axis]
     if count > _MAX_LEFT_OUT:
         return np.maximum(medians_along(idle, axis=axis, keepdims=True), 0.0)
@@ -469,14 +469,14 @@ def _usual(idle: Float64, axis: int) -> Float64:
 
 
 def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
-    """A finding of the places of a phase; of GPUs late in one iteration, the latest counts."""
+    """A finding of the places of a phase; of GPUs late in one step, the latest counts."""
     place, is_one = late[0], len(late) == 1
     at_end = place.phase == AT_END
     labels = {} if at_end else {"phase": context.text("phase", place.phase)}
     where = "at the end" if at_end else f"in {context.phase(place.phase)}"
     doing, by = _doing(context, late), "host" if at_end else "gpu"
     if is_one:
-        when = f" of iteration {place.iteration}" if context.has_iterations else ""
+        when = f" of step {place.iteration}" if context.has_iterations else ""
         usual_ns = place.idle_ns - place.lost_ns
         usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "none"
         sentence = (
@@ -485,7 +485,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         )
         title = one_line(
             f"GPU {place.gpu}'s host is {time(place.lost_ns)} late {where}",
-            *((f" of iteration {place.iteration}",) if when else ()),
+            *((f" of step {place.iteration}",) if when else ()),
             doing.partition(" (")[0],
             _layers(context, place),
         )
@@ -496,14 +496,14 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
             labels["layer"], by = str(place.layers[0]), "operation"
     else:
         each = [
-            f"{time(place.idle_ns)} on GPU {place.gpu}, iteration {place.iteration}"
+            f"{time(place.idle_ns)} on GPU {place.gpu}, step {place.iteration}"
             f"{_layers(context, place)}"
             for place in late
         ]
         more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
         title = one_line(f"hosts are late at {len(late)} places {where}", doing.partition(" (")[0])
         sentence = (
-            f"hosts are late at {len(late)} places {where}{' of iterations' * at_end}{doing}, but "
+            f"hosts are late at {len(late)} places {where}{' of steps' * at_end}{doing}, but "
             f"not elsewhere; GPUs are idle there for {time(sum(each.idle_ns for each in late))} "
             f"before launch calls: {'; '.join(each[:_MAX_LISTED])}{more}"
         )

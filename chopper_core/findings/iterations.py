@@ -1,4 +1,4 @@
-"""Iterations that take longer than the others, and the kind of time that grows."""
+"""Steps that take longer than the others, and the kind of time that grows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from chopper_core.util.grouping import (
 )
 
 LONGER: Final = threshold("""longer iteration | 3 | % of the median
-    iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
+    steps of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
 UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
     with steps this far apart their mean is the time of none of them""")
 REGIME: Final = threshold("""steps longer from one on | 6 | deviations between the two lengths
@@ -58,11 +58,11 @@ _BY_CLOCK: Final = 0.5
 _ODDS: Final = 4.0
 """How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
-    the limit of a longer iteration; the line through them also grows by 6 deviations from it""")
+    the limit of a longer step; the line through them also grows by 6 deviations from it""")
 _MAX_APART: Final = 1_000
-"""Iterations of which each may have a reason of its own."""
+"""Steps of which each may have a reason of its own."""
 STEADY: Final = 0.005
-"""The least spread of iterations assumed, as a share of the median."""
+"""The least spread of steps assumed, as a share of the median."""
 
 _PARTS: Final = {
     Cost.COMPUTE: ("compute", "compute_ns", "overlap_ns"),
@@ -79,11 +79,11 @@ _PARTS: Final = {
     is_symptom=True,
     cost="their time beyond the median of all, or beyond that of the shorter steps; none for a "
     "run's first step, which warms up",
-    needs="two iterations or more",
+    needs="two steps or more",
     thresholds=(LONGER, UNEVEN, REGIME, DRIFT),
 )
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
-    """Iterations that take longer than the others: some, all from one on, or steps of two lengths.
+    """Steps that take longer than the others: some, all from one on, or steps of two lengths.
 
     Those that take longer for different reasons are several findings.
     """
@@ -102,10 +102,10 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
 
 
 class _Usual(Struct, frozen=True, eq=False):
-    """The iterations that slow ones are compared with, each kind of time and each cause alike."""
+    """The steps that slow ones are compared with, each kind of time and each cause alike."""
 
     among: Mask
-    """Of all iterations, in their order."""
+    """Of all steps, in their order."""
     is_mean: bool
     """Whether it is their mean, else their median."""
 
@@ -115,7 +115,7 @@ class _Usual(Struct, frozen=True, eq=False):
 
 
 class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
-    """The times of all iterations, in their order."""
+    """The times of all steps, in their order."""
 
     context: FindingsContext
 
@@ -133,7 +133,7 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _by_host(self) -> tuple[Int64, Float64]:
-        """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
+        """The cause and step of what hosts do late, and its time, mean over GPUs."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
         steps = context.table.iteration[charges.row].astype(np.int64)
@@ -143,7 +143,7 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
 
     def by_host(self, slow: Index, usual: _Usual) -> Float64:
-        """The time by cause that hosts take beyond the usual, mean over some iterations."""
+        """The time by cause that hosts take beyond the usual, mean over some steps."""
         pairs, sums = self._by_host
         found = np.zeros(len(host_charges(self.context.run).causes))
         # Causes are many, but slow iterations have few of them.
@@ -156,7 +156,7 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
 
 
 def _by_reason(times: _TimeByKind, slow: Index, usual: _Usual) -> Iterator[Index]:
-    """Iterations that take longer for the same reason: the kind of time that grows most, and what
+    """Steps that take longer for the same reason: the kind of time that grows most, and what
     their hosts do. Of very many the reason of all is looked for."""
     if len(slow) > _MAX_APART:
         return iter([slow])
@@ -177,7 +177,7 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     usual_ns = usual.of(took)
     lost = float((took[slow] - usual_ns).sum())
     is_one = len(slow) == 1
-    unit = "per GPU" if is_one else "per GPU and slow iteration"
+    unit = "per GPU" if is_one else "per GPU and slow step"
     cost, mostly, changes = _explained(times, slow, usual, unit)
     more, short = _more(times, slow, usual, cost)
     if not is_one and np.ptp(slow) == len(slow) - 1:
@@ -186,8 +186,8 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
         _title(_which(iterations, slow), is_one, factor, short or f": {_first_of(mostly)}"),
-        f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
-        f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
+        f"step{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
+        f"usual: the median of {len(iterations)} steps is {time(usual_ns)}; "
         f"{mostly}{more}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
@@ -200,7 +200,7 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
 
 
 def _which(iterations: Int64, places: Index) -> str:
-    """Iterations in a title: by their numbers, or every how many."""
+    """Steps in a title: by their numbers, or every how many."""
     when = recurrence(np.sort(places).tolist(), iterations.tolist())
     if when.startswith(" every"):
         return f"one step in {when.partition(', ')[0].split()[1]}"
@@ -266,7 +266,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
         text = (
-            f"{by_number('iteration', which)} {'takes' if len(which) == 1 else 'take'} "
+            f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} "
             f"{factor:.1f} times as long as the other{'s' if many else ''}"
         )
         if found.is_interval:
@@ -332,7 +332,7 @@ def _apart(each: Float64, is_long: Mask) -> float:
 
 
 def _delayed(context: FindingsContext) -> list[int]:
-    """The iterations that a straggler of some of them delays."""
+    """The steps that a straggler of some of them delays."""
     leads = context.leads
     if leads is None:
         return []
@@ -343,9 +343,9 @@ def _delayed(context: FindingsContext) -> list[int]:
 
 
 def slow_iterations(context: FindingsContext) -> Index:
-    """The positions of the complete iterations that take longer.
+    """The positions of the complete steps that take longer.
 
-    The run's first iteration warms up and may take longer, unless it has more work.
+    The run's first step warms up and may take longer, unless it has more work.
     """
     iterations, took = context.all_iterations, context.took_ns
     if len(iterations) < FEWEST.value:
@@ -363,7 +363,7 @@ def _first_of_run(context: FindingsContext, without: int) -> int:
 
 
 def _doing(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, float]:
-    """What hosts do in slow iterations that have most more of a kind of time, as the end of a
+    """What hosts do in slow steps that have most more of a kind of time, as the end of a
     phrase, and the time that it takes beyond the usual, mean over GPUs."""
     charges = host_charges(times.context.run)
     if cost != Cost.HOST or not charges.causes:
@@ -374,7 +374,7 @@ def _doing(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[
 
 
 def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tuple[Cost, str, str]:
-    """The kind of time that slow iterations have most more of, how much, mean over GPUs, and what
+    """The kind of time that slow steps have most more of, how much, mean over GPUs, and what
     their hosts do then; and the steps without."""
     context, kinds = times.context, times.kinds
     grown = {part: float(each[slow].mean() - usual.of(each)) for part, each in kinds.items()}
@@ -395,7 +395,7 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
 
 
 def _more_work(context: FindingsContext, slow: Index) -> str:
-    """What slow iterations have more of than the others; empty without more."""
+    """What slow steps have more of than the others; empty without more."""
 
     def ratio(values: Float64) -> float:
         means = values.mean(axis=0)
@@ -406,7 +406,7 @@ def _more_work(context: FindingsContext, slow: Index) -> str:
 
 
 def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, str]:
-    """Why slow iterations take longer, as the end of a phrase and of a title: what hosts do, which
+    """Why slow steps take longer, as the end of a phrase and of a title: what hosts do, which
     the phrase has already; of compute more work, a lower clock, an operation, or what memory
     bounds. Empty where it is none of these."""
     context = times.context

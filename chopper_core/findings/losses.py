@@ -130,7 +130,7 @@ def _compute_ns(context: FindingsContext, gpus: list[int]) -> float:
     return float(context.cells.sum("duration_ns")[own].sum())
 
 
-COPIES: Final = threshold("""exposed copies | 1 | % of the iteration
+COPIES: Final = threshold("""exposed copies | 1 | % of the step
     batches and losses take microseconds; pinned memory and another stream hide the rest""")
 
 
@@ -175,7 +175,7 @@ MATRIX_USE: Final = threshold("""use of the matrix units in large products | 50 
     a rule of thumb: libraries tuned for the shapes reach 70 to 80 %""")
 PEAK_REACHED: Final = threshold("""FLOPs of large products, relative to the peak | 40 | %
     use of 50 % at a clock of 80 % of the nominal one, where no counters tell the two apart""")
-LARGE_PRODUCT: Final = threshold("""large product | 1 | % of the iteration
+LARGE_PRODUCT: Final = threshold("""large product | 1 | % of the step
     a smaller one is hardly worth tuning""")
 _PRODUCT: Final = "gemm"
 

@@ -48,7 +48,7 @@ UNLINKED: Final = threshold("""activities without a launch record | 5 | %
     activities launched before the profiler started, and a few lost ones, never have a record""")
 
 _HIDDEN: Final = {
-    "iteration": "differences between iterations are hidden there",
+    "iteration": "differences between steps are hidden there",
     "phase": "forward and backward can't be told apart there",
     "layer": "differences between layers are hidden there",
 }
@@ -119,7 +119,7 @@ def _sources(context: FindingsContext) -> Gaps:
     unknown = "compute can't be split"
     if unattributed.present()[0]:
         share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-        unknown = f"{percent(share)} of the time is unattributed compute"
+        unknown = f"{percent(share)} of the time is compute that is not explained"
     if "telemetry" in lacks:
         unknown += ", and clocks, power and temperatures are unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")

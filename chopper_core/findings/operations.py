@@ -1,4 +1,4 @@
-"""Operations that take longer on one GPU, in one layer or in one iteration than elsewhere."""
+"""Operations that take longer on one GPU, in one layer or in one step than elsewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SLOWER_BESIDE: Final = threshold(
     """operation slower on one GPU, where communication always runs during it | 20 | %
     as for contention: a collective that transfers costs less"""
 )
-EVERYWHERE: Final = threshold("""iterations in which it is slower | 75 | %
+EVERYWHERE: Final = threshold("""steps in which it is slower | 75 | %
     occasional slowness depends on what happened to run next to it""")
 MEMORY_BOUND: Final = Threshold(
     "slow memory: operations without matrix products that are slower",
@@ -63,7 +63,7 @@ MEMORY_BOUND: Final = Threshold(
     "one slow operation points to that operation, all memory-bound ones to the memory",
 )
 _MIN_OPERATION: Final = 0.002
-"""Of the iteration; shorter operations vary too much to tell what is usual."""
+"""Of the step; shorter operations vary too much to tell what is usual."""
 _MIN_COMPARED: Final = 0.1
 """Of an operation's time, without communication during it."""
 _LOWER_MEMORY_CLOCK: Final = 0.98
@@ -74,17 +74,17 @@ _PIECE: Final = 1 << 18
 
 
 class SlowPart(Struct, frozen=True):
-    """An operation of a phase that takes longer on one GPU, in one layer or in one iteration."""
+    """An operation of a phase that takes longer on one GPU, in one layer or in one step."""
 
     phase: int
     operation: int
     where: int
-    """The GPU, the layer or the iteration."""
+    """The GPU, the layer or the step."""
     ratio: float
     excess_ns: float
-    """Summed over GPUs and iterations."""
+    """Summed over GPUs and steps."""
     more: int = 0
-    """How many kernels more it runs there, per GPU and iteration."""
+    """How many kernels more it runs there, per GPU and step."""
     stage: int = 0
     """Of a pipeline, whose stages may each count layers from 0."""
 
@@ -141,10 +141,10 @@ class ComparedCompute(Struct, frozen=True):
     ratio: Float64
     """By which factor each takes longer than usual, beyond what most of the GPU's compute does."""
     each: Float64
-    """The same in each iteration; NaN where there is nothing to compare with."""
+    """The same in each step; NaN where there is nothing to compare with."""
 
     def often(self, limit: float) -> Mask:
-        """Whether it takes longer by more than a share in most iterations."""
+        """Whether it takes longer by more than a share in most steps."""
         known: Int64 = np.isfinite(self.each).sum(axis=2)
         found: Mask = (self.each > 1 + limit).sum(axis=2) / np.maximum(known, 1) >= EVERYWHERE.share
         return found
@@ -155,7 +155,7 @@ def _compared(context: FindingsContext) -> tuple[Float64, ComparedCompute, Compa
 
     First its time, then how much longer it takes than that of peers without communication during
     it, then with it, which takes as long: a collective that transfers slows kernels more than one
-    that waits, and GPUs that lag wait less. Of each operation in a layer and iteration a GPU's
+    that waits, and GPUs that lag wait less. Of each operation in a layer and step a GPU's
     peers are the GPUs that run the same kernels of it, of the same shapes: another stage of a
     pipeline, a micro-step more, or an expert with more tokens is compared with no one.
     """
@@ -324,9 +324,9 @@ def _memory_clock(context: FindingsContext, place: int) -> str:
 
 
 SLOWER: Final = threshold("""slower than elsewhere | 10 | %
-    clocks vary by a few percent within an iteration, and kernels with them""")
-CONSISTENT: Final = threshold("""where it is slower | 75 | % of GPUs and iterations
-    what a layer or an operation causes shows on every GPU and in every iteration""")
+    clocks vary by a few percent within a step, and kernels with them""")
+CONSISTENT: Final = threshold("""where it is slower | 75 | % of GPUs and steps
+    what a layer or an operation causes shows on every GPU and in every step""")
 
 
 @rule(
@@ -345,15 +345,15 @@ def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
 @rule(
     "operation",
     of_durations=True,
-    cost="kernel time there beyond the median of the other iterations, mean over GPUs, spread "
-    "over all iterations",
-    needs="labelled iterations",
+    cost="kernel time there beyond the median of the other steps, mean over GPUs, spread "
+    "over all steps",
+    needs="labelled steps",
     thresholds=(SLOWER, CONSISTENT),
 )
 def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
-    """Operations that take longer in one iteration than in the others, on every GPU.
+    """Operations that take longer in one step than in the others, on every GPU.
 
-    An iteration that is slow as a whole is another finding.
+    A step that is slow as a whole is another finding.
     """
     if len(context.iterations) < FEWEST.value:
         return
@@ -380,7 +380,8 @@ def _slower(
         gpus = np.array(context.gpus)[context.stage == stage].tolist()
         is_one_of = level == "layer" and len(gpus) < len(context.gpus)
         of_stage = f" of stage {stage}" if is_one_of else ""
-        text = _longer(context, own, f"in {level} {where}{of_stage} than in the other {level}s")
+        word = "step" if level == "iteration" else level
+        text = _longer(context, own, f"in {word} {where}{of_stage} than in the other {word}s")
         pairs = [context.cells_of(phase=part.phase, operation=part.operation) for part in own]
         cells = np.logical_or.reduce(pairs) & context.cells_of(**{level: where})
         cells &= context.cells_of(gpu=gpus) if is_one_of else cells
@@ -406,7 +407,7 @@ def _tree_by(context: FindingsContext, operation: int, level: str) -> View:
 
 
 def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
-    """The operations and phases with a layer, or iteration, that stands out from the others.
+    """The operations and phases with a layer, or step, that stands out from the others.
 
     A layer may be the only one that has it. Work before the first layer and after the last may be
     taken for theirs, unless the host was in them.

@@ -74,7 +74,7 @@ class Worth(Struct, frozen=True, eq=False):
 
     def answer(self, remedy: str) -> Answer | None:
         """The answer to some questions together; of a long run other steps are replayed for a
-        question of some iterations. None where the run lacks what they need."""
+        question of some steps. None where the run lacks what they need."""
         if remedy not in self.answers:
             try:
                 self.answers[remedy] = answer_of(*self._asked([remedy]))
@@ -157,7 +157,7 @@ class PlacedFinding(Struct, eq=False):
     """What a replay removes, by node and edge."""
     parts: list[PlacedFinding] = []
     sums_ns: dict[bool, Float64] = {}
-    """Its costs by GPU; by GPU and iteration."""
+    """Its costs by GPU; by GPU and step."""
 
     def holds(self, context: FindingsContext, at: Index) -> Mask:
         """Whether some cells are among its own."""
@@ -318,7 +318,7 @@ def _shared(
     context: FindingsContext, one: PlacedFinding, whole: PlacedFinding, worth: Worth | None
 ) -> tuple[float, float]:
     """The parts of each of two findings' costs that the other one costs too: at the same nodes,
-    else by GPU and iteration in the cells of the second one."""
+    else by GPU and step in the cells of the second one."""
     kinds = {one.finding.kind, whole.finding.kind}
     is_alike = one.finding.kind.may_be(whole.finding.kind)
     # The same kernels may be slow for several reasons at once.
@@ -346,7 +346,7 @@ def _shared(
 
 
 def _sums(context: FindingsContext, at: Index, costs_ns: Float64, by_step: bool) -> Float64:
-    """Costs of some cells by GPU, or by GPU and iteration."""
+    """Costs of some cells by GPU, or by GPU and step."""
     place = context.place("gpu")[at]
     if by_step:
         place = place * len(context.iterations) + context.place("iteration")[at]

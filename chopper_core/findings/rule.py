@@ -68,13 +68,13 @@ def threshold(text: str) -> Threshold:
     return Threshold(name, float(value), unit, " ".join(map(str.strip, why)))
 
 
-FEWEST: Final = threshold("""layers or iterations needed to tell one that differs | 4 | at least
+FEWEST: Final = threshold("""layers or steps needed to tell one that differs | 4 | at least
     the median of fewer means little""")
 IRREGULAR: Final = threshold("""irregular iteration | 2 | times the median
     warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and
     no other rule looks at them""")
-SMALLEST_SAVING: Final = threshold("""smallest cost or saving | 0.1 | % of the iteration
-    iteration times of a steady run vary by about as much; a smaller saving is not worth a look""")
+SMALLEST_SAVING: Final = threshold("""smallest cost or saving | 0.1 | % of the step
+    step times of a steady run vary by about as much; a smaller saving is not worth a look""")
 ROBUST_Z: Final = threshold("""distance from the median | 6 | x 1.4826 x MAD
     the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested""")
 LEAST_SPREAD: Final = threshold("""smallest spread assumed | 1 | % of the median
@@ -83,14 +83,14 @@ EXPLAINED: Final = threshold("""part of another finding | 60 | % of its time
     two findings of mostly the same time don't add up: the lag of a GPU and its throttling""")
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 _MAX_ENDS: Final = 1_000
-"""Places between iterations that are compared pair by pair."""
+"""Places between steps that are compared pair by pair."""
 _FEW_GPUS: Final = 3
 """Fewer are named one by one, whatever they have in common."""
 _MANY_STEPS: Final = 10
 """Fewer show no steady change."""
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
-"""The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
+"""The levels of a cell: the kernels of one operation, layer, phase, step and GPU."""
 
 
 class FindingsContext(Struct, frozen=True, eq=False, dict=True):
@@ -101,7 +101,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     node: Groups
     """The analysed activities of the scope, as one group."""
     by_iteration: Groups
-    """The activities of all complete iterations by GPU and iteration."""
+    """The activities of all complete steps by GPU and step."""
     all_iterations: Int64
     took_ns: Float64
     """The step time of each of `all_iterations`: its mean over the GPUs that have it."""
@@ -109,13 +109,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     iterations: tuple[int, ...] = ()
     """The analysed ones; (-1,) where the trace has none."""
     irregular: tuple[int, ...] = ()
-    """Complete iterations that take far longer than the others; not analysed."""
+    """Complete steps that take far longer than the others; not analysed."""
     excluded: Mapping[str, Sequence[int]] = {}
-    """The codes of the iterations that are not analysed."""
+    """The codes of the steps that are not analysed."""
     compared: tuple[int, ...] = ()
     """Those of a large run that GPUs are compared in; none: all."""
     sampled_from: int | None = None
-    """How many iterations `iterations` were evenly chosen from; None: they are all."""
+    """How many steps `steps` were evenly chosen from; None: they are all."""
 
     @property
     def table(self) -> KernelTable:
@@ -253,12 +253,12 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return np.zeros_like(gpus) if stages is None else stages[gpus].astype(np.int64)
 
     def place(self, level: str) -> Index:
-        """The position of each cell's GPU in `gpus`, or of its iteration in `iterations`."""
+        """The position of each cell's GPU in `gpus`, or of its step in `steps`."""
         return self.together(level)[1]
 
     @property
     def spots(self) -> int:
-        """The number of pairs of a GPU and an iteration."""
+        """The number of pairs of a GPU and a step."""
         return len(self.gpus) * len(self.iterations)
 
     def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
@@ -270,25 +270,25 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def busy_ns(self) -> Float64:
-        """The time with compute, as GPUs x iterations."""
+        """The time with compute, as GPUs x steps."""
         return self.by_gpu_and_iteration(
             lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns")
         )
 
     def kernels(self) -> Float64:
-        """The number of activities that compute, as GPUs x iterations."""
+        """The number of activities that compute, as GPUs x steps."""
         return self.by_gpu_and_iteration(Groups.computing)
 
     @cached_property
     def step_ns(self) -> float:
-        """The step time: the mean over the complete iterations and GPUs; NaN without a trace."""
+        """The step time: the mean over the complete steps and GPUs; NaN without a trace."""
         if self.run.is_sampled_only:
             return float("nan")
         return step_times(self.run, self.view).mean_ns
 
     @cached_property
     def usual_ns(self) -> float:
-        """The mean over the analysed iterations: the step time, unless some are irregular."""
+        """The mean over the analysed steps: the step time, unless some are irregular."""
         if not self.irregular:
             return max(self.step_ns, 1.0)
         times = step_times(self.run, self.view)
@@ -296,11 +296,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return max(float(usual.mean()) if len(usual) else self.step_ns, 1.0)
 
     def share(self, time_ns: float) -> float:
-        """A time per iteration as a share of the iteration, 0 to 1."""
+        """A time per step as a share of the step, 0 to 1."""
         return time_ns / max(self.step_ns, 1.0)
 
     def per_iteration(self, total_ns: float) -> float:
-        """A sum over GPUs and iterations, per GPU and iteration."""
+        """A sum over GPUs and steps, per GPU and step."""
         return total_ns / self.spots
 
     @property
@@ -309,13 +309,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def each(self) -> str:
-        """The unit of a mean per iteration, in a sentence."""
+        """The unit of a mean per step, in a sentence."""
         usual = "usual " if self.irregular else ""
-        return f" per {usual}iteration" if self.has_iterations else ""
+        return f" per {usual}step" if self.has_iterations else ""
 
     @property
     def per_gpu(self) -> str:
-        """The unit of a mean per iteration over the GPUs, in a sentence."""
+        """The unit of a mean per step over the GPUs, in a sentence."""
         if len(self.gpus) == 1:
             return self.each
         return f" per GPU and{self.each.removeprefix(' per')}" if self.each else " per GPU"
@@ -335,7 +335,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def repeats(self) -> bool:
-        """Whether a thing can be seen in several iterations or on several GPUs."""
+        """Whether a thing can be seen in several steps or on several GPUs."""
         return self.spots > 1
 
     @cached_property
@@ -352,7 +352,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return METRICS[name].compute(Scope.of(self.run, nodes, self.node))
 
     def by_step(self, name: str) -> Float64:
-        """A metric as GPUs x iterations; NaN where it isn't known."""
+        """A metric as GPUs x steps; NaN where it isn't known."""
         return self.by_gpu_and_iteration(lambda nodes: self.figure(name, nodes).known())
 
     def by_gpu(self, name: str) -> Float64:
@@ -375,9 +375,9 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         changes: tuple[str, ...] | None = None,
         group: Group | None = None,
     ) -> Finding:
-        """A finding that costs as much in each iteration, on one GPU or on all.
+        """A finding that costs as much in each step, on one GPU or on all.
 
-        Repeated, unless stated, is what several iterations or GPUs may show.
+        Repeated, unless stated, is what several steps or GPUs may show.
         """
         if is_repeated is None:
             is_repeated = self.repeats
@@ -509,10 +509,10 @@ def outlier_limit(
 
 
 def low_interval(relative: Float64) -> tuple[int, int, float]:
-    """The neighbouring iterations whose mean is furthest below that of the others, and by how much.
+    """The neighbouring steps whose mean is furthest below that of the others, and by how much.
 
     By the largest difference in standard errors, so that all that are low are taken. Of many
-    iterations the ends are searched for in steps first, then one by one near the best.
+    steps the ends are searched for in steps first, then one by one near the best.
     """
     count, sums = len(relative), np.append(0.0, np.cumsum(relative))
     step = -(-count // _MAX_ENDS)
@@ -602,7 +602,7 @@ class Confidence(IntEnum):
 
 
 MEANING: Final = {
-    Confidence.HIGH: "measured in the traces, in several iterations or on several GPUs",
+    Confidence.HIGH: "measured in the traces, in several steps or on several GPUs",
     Confidence.MEDIUM: "measured but seen once, or seen several times but estimated by comparison",
     Confidence.LOW: "seen once, and estimated by comparison",
 }
@@ -657,7 +657,7 @@ class Finding(Struct, frozen=True):
     """The one GPU that it is about."""
     kind: Cost = Cost.UNKNOWN
     total_ns: float | None = None
-    """GPU time affected, summed over GPUs and analysed iterations."""
+    """GPU time affected, summed over GPUs and analysed steps."""
     cells: Mask | None = None
     """The cells of the context that it is about; None: all, or those of its GPU."""
     changes: tuple[str, ...] | None = None

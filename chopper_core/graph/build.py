@@ -301,7 +301,7 @@ def _with_unseen_waits(
     their sum: without all ranks a trace doesn't show what its GPU waits for. With all of them that
     is so for the first activity of a stream only: what ran there before may be in no trace.
 
-    Iterations that are left out, by the iteration of each row, are no wait.
+    Steps that are left out, by the step of each row, are no wait.
     """
     ready = maxima_of(
         timed.end[edges.source] + edges.lag_ns, edges.target, len(timed.rows), NO_TIME

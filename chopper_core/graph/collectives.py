@@ -151,7 +151,7 @@ class Collectives(Struct, frozen=True, eq=False):
 
 
 def collectives_of(run: Run, iterations: tuple[int, ...] = ()) -> Collectives | None:
-    """The collectives of a run, or of some iterations of a large one, matched once; None where
+    """The collectives of a run, or of some steps of a large one, matched once; None where
     there are none.
 
     Kernels of the GPUs are one collective where they end together and their labels don't contradict
@@ -193,7 +193,7 @@ def _restored(table: KernelTable, known: StoredCollectives) -> Collectives:
 def collectives_in(
     run: Run, scope: Groups, left_out: Sequence[int] = (), iterations: tuple[int, ...] = ()
 ) -> Collectives | None:
-    """The collectives of a scope, but those of some iterations; None where it has none."""
+    """The collectives of a scope, but those of some steps; None where it has none."""
     found = collectives_of(run, iterations)
     if found is None:
         return None
@@ -204,7 +204,7 @@ def collectives_in(
 
 
 def comm_rows(table: KernelTable, iterations: tuple[int, ...]) -> Index:
-    """The communication of all iterations, or of some."""
+    """The communication of all steps, or of some."""
     rows = np.flatnonzero(table.kind == Kind.COMM)
     return rows[np.isin(table.iteration[rows], iterations)] if iterations else rows
 
@@ -400,14 +400,14 @@ def delays_in(
     iterations: tuple[int, ...],
     extra_ns: Float64,
 ) -> Float64:
-    """By how much each GPU delays the others, as GPUs x iterations, in a scope.
+    """By how much each GPU delays the others, as GPUs x steps, in a scope.
 
     GPUs leave a collective together, so lateness starts from zero until the next one of the same
     GPUs. A GPU's lateness there is how much later than the usual one of its peers (the lower
     median) it arrives, minus the exposed communication that it had with other GPUs then: the GPU it
     waited for is late, not it. A GPU without peers there, such as a stage of a pipeline, is late by
     design. Only the part for which the others wait without compute counts. A GPU's delay of an
-    iteration is the sum over the collectives of the same GPUs, minus the usual sum among those
+    step is the sum over the collectives of the same GPUs, minus the usual sum among those
     GPUs, since every GPU is last by chance at times; of several sets of GPUs, such as those of
     tensor and data parallelism, the one that it delays most counts, because a delay in one is a
     delay in the next.

@@ -99,7 +99,7 @@ def queue_times(gpu: Int32, stream: Int64, start: Int64, launch: Int64) -> Int64
 def with_lost_launches(run: Run, timed: TimedRows) -> TimedRows:
     """Rows whose launch record is lost, launched as the same kernels elsewhere.
 
-    Those are at the same place of other complete iterations and GPUs. What is launched right before
+    Those are at the same place of other complete steps and GPUs. What is launched right before
     and after them there, and how long before and after, is the same here.
     """
     table, known = run.table, timed.launch != NO_TIME
@@ -159,7 +159,7 @@ class HostNodes(Struct, frozen=True, eq=False):
     moment: Int8
     """Of `HostMoment`."""
     iteration: Int32
-    """The iteration that the host leaves at the end of a step, or enters at its begin, else -1."""
+    """The step that the host leaves at the end of a step, or enters at its begin, else -1."""
     name: Int32
     """The name of a call that returns, a code of `HostLane`, else -1."""
     waited: Mask
@@ -189,7 +189,7 @@ class HostNodes(Struct, frozen=True, eq=False):
 
 
 def host_nodes(run: Run, timed: TimedRows, stated: StatedCalls = NOTHING_STATED) -> HostNodes:
-    """Those of the iterations of some rows, and their calls while the rows are queued and run."""
+    """Those of the steps of some rows, and their calls while the rows are queued and run."""
     launches = np.flatnonzero(timed.launch != NO_TIME)
     launches = launches[np.lexsort((timed.launch[launches], timed.gpu[launches]))]
     if len(launches):
@@ -342,7 +342,7 @@ def _awaited(
 
 
 def iterations_of(hosts: HostNodes, launched: Index, iteration: Int32) -> Int32:
-    """The iteration that the host is in up to each moment, NO_LABEL outside of all.
+    """The step that the host is in up to each moment, NO_LABEL outside of all.
 
     Of a host without annotated steps that of what it launches, else of the next that it does.
     """

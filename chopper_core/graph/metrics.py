@@ -17,7 +17,7 @@ from chopper_core.model.units import Unit
     missing="the run has no times, or more than 1,048,576 activities",
 )
 def slack(scope: Scope) -> Values:
-    """How much longer an activity could take before its iteration ends later, in a replay of all
+    """How much longer an activity could take before its step ends later, in a replay of all
     GPUs along what each activity waits for; of a row, the least of its activities."""
     # Loaded here: most screens show no slack.
     from chopper_core.graph.slack import row_slack

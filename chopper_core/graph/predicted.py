@@ -95,7 +95,7 @@ def _evidence(
 def predicted_run(
     predictor: Predictor, predicted: Predicted, question: str, leads: frozenset[int]
 ) -> Run:
-    """The run with the starts, durations and launches of a replay; the iterations that others are
+    """The run with the starts, durations and launches of a replay; the steps that others are
     replayed from are truncated.
 
     It has the activities of the graph, without telemetry and calls of the hosts: these were

@@ -133,14 +133,14 @@ class Predictor(Struct, frozen=True, eq=False):
     doubtful_lag_ns: Int64 | None
     """The lags without edges that may be chance; None if there are none."""
     kept: Index
-    """Nodes of other iterations than those that change, and of none where there are any: those
+    """Nodes of other steps than those that change, and of none where there are any: those
     that change begin with what they leave."""
 
     @classmethod
     def of(
         cls, run: Run, iterations: tuple[int, ...] = (), changed: tuple[int, ...] = ()
     ) -> Predictor:
-        """That of a run, or of iterations of it, some of which change; made once."""
+        """That of a run, or of steps of it, some of which change; made once."""
 
         def narrowed() -> Predictor:
             whole = run.memo(("predictor", iterations), lambda: cls._made(run, iterations))
@@ -295,7 +295,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     """The time that peers take for the same kernel: the median of those that aren't chosen.
 
     `chosen` are rows, `axis` is what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
-    `iteration`. The same kernel has the same name and shape, at the same place of the iteration.
+    `step`. The same kernel has the same name and shape, at the same place of the step.
     Where no peer runs the same there, the operation takes as long there as on peers: they have as
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
@@ -363,8 +363,8 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
 def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
     """What transfers have in common with those of peers; -1 for other activities.
 
-    Peers are collectives of one kind, size and phase: of other process groups in the same iteration
-    where GPUs differ, of the same group in other iterations where these do. None elsewhere. The
+    Peers are collectives of one kind, size and phase: of other process groups in the same step
+    where GPUs differ, of the same group in other steps where these do. None elsewhere. The
     place among the collectives of a step says less: records may be lost.
     """
     found = collectives_of(run) if axis != "layer" else None
@@ -390,7 +390,7 @@ def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
 
 class UnevenWork(Struct, frozen=True, eq=False):
     """Compute that no peer runs at the same place, by cell: an operation of a layer and phase in an
-    iteration, or on a GPU.
+    step, or on a GPU.
 
     Arrays are over the activities of a graph but for `rows`, which are those of own work.
     """
@@ -529,7 +529,7 @@ def _units(table: KernelTable, rows: Index) -> Float64:
 
 
 def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
-    """The host's time before the same launches on other GPUs in the same iteration, else in any.
+    """The host's time before the same launches on other GPUs in the same step, else in any.
 
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
@@ -736,7 +736,7 @@ def exposed_transfers(
     """The exposed communication of some rows, without waiting for others, in ns; less what nothing
     can hide: of each step the first two gathers and the last two reductions, up to a part of it.
 
-    Of a large run with the rows of some iterations alone, collectives are matched in these.
+    Of a large run with the rows of some steps alone, collectives are matched in these.
 
     What a transfer takes longer than like ones is a slow link's, and not to be hidden.
     """

@@ -18,9 +18,9 @@ MAX_ROWS: Final = 1 << 20
 
 
 def slack_of(graph: StepGraph) -> Int64:
-    """How much later each node could end, in a replay of the graph, before an iteration ends later.
+    """How much later each node could end, in a replay of the graph, before a step ends later.
 
-    An iteration ends with the last of its activities on any GPU; what has no iteration must not
+    A step ends with the last of its activities on any GPU; what has no step must not
     delay the end of all.
     """
     found = replay(graph)

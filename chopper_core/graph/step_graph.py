@@ -90,7 +90,7 @@ class StepGraph(Struct, frozen=True, eq=False, dict=True):
     lag_ns: Int64
     """From the end of the source to the target."""
     host_ends: Index
-    """The nodes at which the host leaves the iterations of `host_iterations`."""
+    """The nodes at which the host leaves the steps of `host_iterations`."""
     unlaunched: int = 0
     """Activities without a launch record: what their host did before them is unknown."""
     unseen_ns: int = 0
@@ -346,7 +346,7 @@ def sorted_graph(
 
 
 class Steps(Struct, frozen=True, eq=False):
-    """The cells of GPU and iteration of a graph, GPU by GPU in the order of iterations."""
+    """The cells of GPU and step of a graph, GPU by GPU in the order of steps."""
 
     gpu: Int64
     iteration: Int64
@@ -354,7 +354,7 @@ class Steps(Struct, frozen=True, eq=False):
     """Places in `StepGraph.activities`, cell by cell."""
     first: Index
     host_end: Int64
-    """The node at which the host leaves the iteration, or -1."""
+    """The node at which the host leaves the step, or -1."""
     begin_ns: Int64
     """When each begins on the GPU in the identity replay, with its host's time before the first
     activity."""
@@ -362,10 +362,10 @@ class Steps(Struct, frozen=True, eq=False):
     """Measured time of no step between the step before and each."""
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
-        """The time of each cell: from the end of the iteration before it, without time of no step;
+        """The time of each cell: from the end of the step before it, without time of no step;
         of the first of a GPU from its begin in the identity replay.
 
-        An iteration ends with its last activity, or while the GPU is idle after that, when its host
+        A step ends with its last activity, or while the GPU is idle after that, when its host
         leaves it.
         """
         every = replayed.end_ns

@@ -1,7 +1,7 @@
 """The steps that are replayed: all of a run, or of a long one some that stand for all.
 
 Of a long run, those unlike the others are replayed, each for itself, and evenly chosen others that
-stand for the rest. The iteration before each is replayed too: a step begins with what it leaves.
+stand for the rest. The step before each is replayed too: a step begins with what it leaves.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from chopper_core.util.grouping import (
 )
 
 MAX_ROWS: Final = 1 << 18
-"""With more activities, some iterations are replayed."""
+"""With more activities, some steps are replayed."""
 _MOST_ROWS: Final = 1 << 22
-"""The activities of the largest iteration that is replayed, with the one before it."""
+"""The activities of the largest step that is replayed, with the one before it."""
 _STRETCHES: Final = 12
 _LENGTH: Final = 3
-"""The iterations of each at least, with the one before it, where more than two fit."""
+"""The steps of each at least, with the one before it, where more than two fit."""
 _UNLIKE: Final = 0.02
-"""An iteration is unlike the others if its time is that far from the median, as a share of it."""
+"""A step is unlike the others if its time is that far from the median, as a share of it."""
 
 
 class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
@@ -44,7 +44,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
     predictor: Predictor
     steps: Steps
     own: Mask
-    """The cells of GPU and iteration that count."""
+    """The cells of GPU and step that count."""
     weight: Float64
     """Of each of these in a mean; they add up to 1."""
     is_sample: Mask
@@ -63,7 +63,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         took_ns: Float64,
         named: Collection[int] = (),
     ) -> ReplayedSteps:
-        """The steps of some GPUs and iterations, each of which took so long; raises NothingToShow.
+        """The steps of some GPUs and steps, each of which took so long; raises NothingToShow.
 
         Of a long run those that are `named` are replayed before others.
         """
@@ -73,7 +73,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         steps = steps_of_graph(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():
-            raise NothingToShow("no steps to replay: the run has no complete iteration")
+            raise NothingToShow("no steps to replay: the run has no complete step")
         is_sample = np.isin(steps.iteration[own], sample) & (len(sample) < len(iterations))
         # Of more that are unlike the others, those that are replayed stand for these.
         others = distinct_without(np.asarray(alone), list(named))
@@ -98,7 +98,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
     def measured(
         self, values: AnyArray, gpus: Sequence[int] | Int64, steps: Sequence[int]
     ) -> Float64:
-        """Values of GPUs x iterations at the steps that count."""
+        """Values of GPUs x steps at the steps that count."""
         places = (
             np.searchsorted(labels, codes[self.own])
             for labels, codes in ((gpus, self.steps.gpu), (steps, self.steps.iteration))
@@ -131,7 +131,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def leads(self) -> frozenset[int]:
-        """The iterations of a long run that are replayed for the next ones' sake."""
+        """The steps of a long run that are replayed for the next ones' sake."""
         if not self.predictor.iterations:
             return frozenset()
         others = set(self.steps.iteration.tolist()) - set(self.steps.iteration[self.own].tolist())
@@ -146,13 +146,13 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         which = "evenly chosen"
         if unlike:
             which += f" but for the {unlike} unlike the others"
-        return f"{self.iterations} of {self.of} iterations are replayed, {which}"
+        return f"{self.iterations} of {self.of} steps are replayed, {which}"
 
 
 def _chosen(
     run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]
 ) -> tuple[list[int], list[int], tuple[int, ...]]:
-    """The iterations that are replayed as unlike the others, some of the others, and all these with
+    """The steps that are replayed as unlike the others, some of the others, and all these with
     those that lead to them; of a short run all are unlike, and lead to none."""
     if len(run.table) <= MAX_ROWS or not len(iterations):
         return iterations.tolist(), [], ()
@@ -169,12 +169,12 @@ def _chosen(
     there = _with_leads(chosen, len(codes))
     if sizes[there].sum() > _MOST_ROWS:
         most = int(sizes[place].max())
-        raise NothingToShow(f"an iteration has {most:,} activities: too many to replay")
+        raise NothingToShow(f"a step has {most:,} activities: too many to replay")
     return alone, others, tuple(codes[there].tolist())
 
 
 def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Index:
-    """The places of the iterations that are named or unlike the others, the farthest first."""
+    """The places of the steps that are named or unlike the others, the farthest first."""
     is_named = np.isin(iterations, list(named))
     far = np.abs(ratios(took_ns, np.full(len(took_ns), median_of(took_ns))) - 1)
     order = np.lexsort((-far, ~is_named))
@@ -184,7 +184,7 @@ def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Inde
 def _sampled(
     iterations: Int64, took_ns: Float64, named: Collection[int], fitting: int
 ) -> tuple[Index, Index]:
-    """The places of iterations unlike the others, one at least, and of some of the rest, if so many
+    """The places of steps unlike the others, one at least, and of some of the rest, if so many
     fit."""
     count = min(max(fitting // _LENGTH, min(fitting // 2, 2)), _STRETCHES)
     order = _unlike(iterations, took_ns, named)
@@ -204,7 +204,7 @@ def _sampled(
 
 
 def _with_leads(chosen: Index, count: int) -> Mask:
-    """Whether each of so many iterations is one of some, or right before one."""
+    """Whether each of so many steps is one of some, or right before one."""
     there = np.zeros(count, np.bool_)
     there[chosen] = there[np.maximum(chosen - 1, 0)] = True
     return there

@@ -135,6 +135,9 @@ class DerivedValues(Protocol):
     def keep(self, key: tuple[Hashable, ...], value: Callable[[], object]) -> None:
         """Keep a value, in the background."""
 
+    def wait(self) -> None:
+        """Wait until all is written."""
+
 
 class LazyMap(Mapping[Key, T]):
     """The values of known keys, each made when it is first asked for; the latest ones are kept."""

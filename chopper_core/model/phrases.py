@@ -114,28 +114,28 @@ def listed(names: Iterable[str], limit: int = 4) -> str:
 _MIN_PERIODIC: Final = 3
 """Recurrences from which on equal distances are a period."""
 _MOST_NAMED: Final = 5
-"""Of more iterations a sentence names so many."""
+"""Of more steps a sentence names so many."""
 
 
 def recurrence(when: Sequence[int], iterations: Sequence[int]) -> str:
-    """When a thing happens that is seen in some of the iterations, as the end of a phrase.
+    """When a thing happens that is seen in some of the steps, as the end of a phrase.
 
-    `when` are places in `iterations`, in order. Empty where it is in all of them.
+    `when` are places in `steps`, in order. Empty where it is in all of them.
     """
     count, numbers = len(iterations), [iterations[place] for place in when]
     steps = set(np.diff(when).tolist())
     if len(when) >= count or not numbers:
         return ""
     if len(when) == 1:
-        return f" in iteration {numbers[0]}"
+        return f" in step {numbers[0]}"
     if steps == {1} and when[-1] == count - 1:
-        return f" since iteration {numbers[0]}"
+        return f" since step {numbers[0]}"
     if steps == {1} and when[0] == 0:
-        return f" until iteration {numbers[-1]}"
+        return f" until step {numbers[-1]}"
     if len(when) >= _MIN_PERIODIC and len(steps) == 1 and steps != {1}:
-        return f" every {steps.pop()} iterations, from iteration {numbers[0]} on"
+        return f" every {steps.pop()} steps, from step {numbers[0]} on"
     if len(numbers) > _MOST_NAMED:
         named = ", ".join(map(str, numbers[:_MOST_NAMED]))
         more = len(numbers) - _MOST_NAMED
-        return f" in {len(numbers)} of {count} iterations: {named} and {more} more"
-    return f" in iterations {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+        return f" in {len(numbers)} of {count} steps: {named} and {more} more"
+    return f" in steps {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -56,7 +56,7 @@ def words_array(codes: Numbers, words: Sequence[str], known: Mask | None = None)
 
 
 def labels_array(codes: AnyArray) -> pa.Array:
-    """Numbers of a level, such as iterations, as int64; null where an activity has none."""
+    """Numbers of a level, such as steps, as int64; null where an activity has none."""
     from chopper_core.tables.arrow_files import array_of
 
     return array_of(codes.astype(np.int64), codes != NO_LABEL)

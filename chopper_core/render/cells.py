@@ -32,23 +32,23 @@ SENTENCES: Final = ("finding",)
 
 UNLABELLED: Final = "unlabelled"
 OUTSIDE_STEPS: Final = "outside steps"
-"""The name of what belongs to no iteration."""
+"""The name of what belongs to no step."""
 _CRUMBS: Final = {
     "gpu": "GPU ",
-    "iteration": "it ",
+    "iteration": "step ",
     "layer": "L",
     **{name: f"{name} " for name in DIMENSIONS},
 }
 
 
 def level_title(level: str) -> str:
-    return "GPU" if level == "gpu" else level
+    return {"gpu": "GPU", "iteration": "step"}.get(level, level)
 
 
 _TWO_NAMES: Final = 15
 """Cells from which on two names with an arrow between them are both shown."""
 _MAX_CUT: Final = 2
-"""Truncated iterations that are named where there is little room."""
+"""Truncated steps that are named where there is little room."""
 
 
 def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> UnitScale:
@@ -272,7 +272,7 @@ def title_of(view: View) -> str:
 
 
 def crumb(level: str, label: str) -> str:
-    """A step of a path as a breadcrumb: `GPU 3`, `it 12`, `backward`, `L17`, `attn_fa`."""
+    """A step of a path as a breadcrumb: `GPU 3`, `step 12`, `backward`, `L17`, `attn_fa`."""
     name = display_name(label, level)
     if name == UNLABELLED:
         return f"{level_title(level)} {UNLABELLED}"
@@ -294,14 +294,14 @@ def baseline_title(view: View) -> str:
 
 
 def statistic_title(frame: Frame) -> str:
-    """The statistic of a frame's figures where they aren't sums: `median per gpu, iteration`."""
+    """The statistic of a frame's figures where they aren't sums: `median per gpu, step`."""
     if not frame.view.stat or not frame.over:
         return ""
     return f"{frame.view.stat} per {', '.join(frame.over)}"
 
 
 def cut_title(frame: Frame) -> str:
-    """The iterations of a frame's scope that are truncated or warm up: `it 10 cut, left out`; empty
+    """The steps of a frame's scope that are truncated or warm up: `it 10 cut, left out`; empty
     without any."""
     if not frame.truncated:
         return ""
@@ -312,7 +312,7 @@ def cut_title(frame: Frame) -> str:
     for numbers, word in ((cut, "cut"), (warm, "warm-up")):
         names = ", ".join(map(str, numbers[:_MAX_CUT]))
         more = f" +{len(numbers) - _MAX_CUT}" if len(numbers) > _MAX_CUT else ""
-        parts += [f"it {names}{more} {word}"] * bool(numbers)
+        parts += [f"step {names}{more} {word}"] * bool(numbers)
     return ", ".join(parts) + counted
 
 

@@ -53,7 +53,7 @@ def as_json(
     aren't integers to four significant digits and has the columns asked for, else the first
     `BRIEF_COLUMNS` of those that a row has; `more_columns` names the rest.
 
-    `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
+    `left_out` has the truncated steps that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
     or divided as on some GPUs, `partial` those whose value covers only some of the row's GPUs, as
     `held_total` and `partial_total` of the total. `unknown` has the reason of each column that a

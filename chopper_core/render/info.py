@@ -389,7 +389,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     yield title, wrap(", ".join(names), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
     yield from _sample_sections(run)
     cut = ", ".join(map(str, found["partial_iterations"]))
-    yield "iterations truncated by the profiling window", [cut] if cut else []
+    yield "steps truncated by the profiling window", [cut] if cut else []
     yield "missing", found["missing"]
 
 
@@ -507,14 +507,14 @@ def _flops_lines(run: Run, amounts: Mapping[str, float]) -> list[str]:
 def _counter_section(source: CounterSource) -> tuple[str, Sequence[str]]:
     counts = {
         "matched": source.matched,
-        "borrowed from another iteration": source.borrowed,
+        "borrowed from another step": source.borrowed,
         "ambiguous": source.ambiguous,
         "without counters": source.unmatched,
     }
     kernels = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     title = (
         f"counters of GPU {source.gpu}: {source.format}, {source.counters} counters of "
-        f"{source.dispatches} dispatches, {source.iterations} iterations recognised "
+        f"{source.dispatches} dispatches, {source.iterations} steps recognised "
         f"(names compared: {source.comparison})"
     )
     unused = f"{source.unused_dispatches} dispatches without a kernel in the trace"

@@ -32,7 +32,7 @@ _TENSILE_HEAD: Final = 5
 
 
 def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names of the rows: a renamed kernel is `old → new`, a truncated iteration `9 cut`, one
+    """The names of the rows: a renamed kernel is `old → new`, a truncated step `9 cut`, one
     that warms up `1 warm-up`.
 
     Parts of a finding are indented.

@@ -50,7 +50,7 @@ NO_FRAME: Final = "no frame"
 """Of allocations that were recorded without frames."""
 
 
-class _Frame(Struct):
+class _StackFrame(Struct):
     filename: str = ""
     line: int = 0
     name: str = ""
@@ -72,7 +72,7 @@ class _Segment(Struct):
     blocks: list[_Block] = []
 
 
-class _Entry(Struct):
+class _HistoryEntry(Struct):
     action: str = ""
     addr: int = -1
     size: int = 0
@@ -83,7 +83,7 @@ class _Entry(Struct):
 
 class _Snapshot(Struct):
     segments: list[_Segment] = []
-    device_traces: list[list[_Entry]] = []
+    device_traces: list[list[_HistoryEntry]] = []
 
 
 class _DeviceMemory(Struct):
@@ -154,7 +154,7 @@ class _Frames:
     def __init__(self) -> None:
         self.names = Interner()
         self._known: dict[bytes, tuple[int, int]] = {}
-        self._decoder = msgspec.json.Decoder(list[_Frame])
+        self._decoder = msgspec.json.Decoder(list[_StackFrame])
 
     def of(self, raw: msgspec.Raw) -> tuple[int, int]:
         text = bytes(raw)
@@ -167,13 +167,13 @@ class _Frames:
         return self._known[text]
 
 
-def _is_own(frame: _Frame) -> bool:
+def _is_own(frame: _StackFrame) -> bool:
     """Whether a frame is of the user's Python, not of the framework or of C++."""
     path = frame.filename
     return path.endswith(".py") and "/torch/" not in path and "/site-packages/torch" not in path
 
 
-def _label_of(frames: Sequence[_Frame]) -> str:
+def _label_of(frames: Sequence[_StackFrame]) -> str:
     """The innermost line of the user's own code, else of any Python."""
     python = [each for each in frames if each.filename.endswith(".py")]
     own = next((each for each in frames if _is_own(each)), python[0] if python else None)
@@ -183,7 +183,7 @@ def _label_of(frames: Sequence[_Frame]) -> str:
     return cut_name(f"{place}:{own.line} {own.name}")
 
 
-def _phase_of(frames: Sequence[_Frame]) -> int:
+def _phase_of(frames: Sequence[_StackFrame]) -> int:
     """The phase that frames show: a step of an optimizer, a call of a module, or the backward pass;
     the engine's own threads, on which most of that runs, have no frames of Python."""
     for each in frames:
@@ -210,7 +210,7 @@ class _DeviceReader:
         self,
         device: int,
         segments: Sequence[_Segment],
-        trace: Sequence[_Entry],
+        trace: Sequence[_HistoryEntry],
         frames: _Frames,
     ) -> None:
         self._device, self._frames = device, frames

@@ -15,13 +15,16 @@ from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from types import FunctionType
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from chopper_core.model import address
 from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.util import atomic, debug
 
 T = TypeVar("T")
@@ -122,6 +125,29 @@ def _decoded(kind: Any, value: Any) -> Any:
     return np.frombuffer(content, found).reshape(shape).copy()
 
 
+def _renamed(value: T, old: str, new: str) -> T:
+    """A value in which views, by their field `run`, and addresses are those of a run of another
+    name."""
+    found: Any = value
+    if isinstance(value, str):
+        was, now = (address.render(View(name)) for name in (old, new))
+        begin, fresh = was.removesuffix("?"), now.removesuffix("?")
+        if value == was:
+            found = now
+        elif value.startswith((f"{begin}:", f"{begin}?")):
+            found = fresh + value[len(begin) :]
+    elif isinstance(value, tuple):
+        found = tuple(_renamed(each, old, new) for each in value)
+    elif isinstance(value, Struct):
+        own = {name: getattr(value, name) for name in value.__struct_fields__}
+        given = {name: _renamed(each, old, new) for name, each in own.items()}
+        if own.get("run") == old:
+            given["run"] = new
+        if any(given[name] is not each for name, each in own.items()):
+            found = replace(value, **given)
+    return cast("T", found)
+
+
 class Derived:
     """What was derived from a run as it was opened, kept in its store or cached run.
 
@@ -135,6 +161,7 @@ class Derived:
         """Keep it in a folder; `state` tells what it depends on, once something is needed."""
         self._folder, self._is_private = folder, is_private
         self._whose = whose
+        self._name = whose.name
         self._state_of = state
         self._state = ""
         self._lock = Lock()
@@ -149,9 +176,12 @@ class Derived:
         )
 
     def recall(self, key: tuple[object, ...], kind: type[T]) -> T | None:
-        found = self._at(key).recall(kind)
+        found = self._at(key).recall(tuple[str, kind])  # type: ignore[valid-type]
         debug.note(f"{key[0]}: {'kept' if found is not None else 'worked out'}")
-        return found
+        if found is None:
+            return None
+        named, value = found
+        return value if named == self._name else _renamed(value, named, self._name)
 
     def keep(self, key: tuple[object, ...], value: Callable[[], object]) -> None:
         """Keep a value, in a thread: the answer doesn't wait for it. The process does, at its end.
@@ -162,7 +192,7 @@ class Derived:
         def write() -> None:
             with self._lock:
                 try:
-                    self._at(key).keep(value())
+                    self._at(key).keep((self._name, value()))
                     self._forget()
                 except (*_UNREADABLE, OverflowError) as error:
                     debug.note(f"{key[0]} is not kept: {error}")
@@ -178,7 +208,9 @@ class Derived:
 
     def _at(self, key: tuple[object, ...]) -> Kept:
         self._state = self._state or self._state_of()
-        text = repr((self._whose.name, *key))
+        # A store answers under any name; texts of a cached run name its files.
+        own = self._name if self._is_private else ""
+        text = repr((own, *_renamed(key, self._name, "")))
         name = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
         place = self._folder / f"{key[0]}-{name}"
         return Kept(place, f"{self._state}\n{text}", self._is_private)

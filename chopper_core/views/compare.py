@@ -274,7 +274,7 @@ def _times_of_children(run: Run, view: View) -> dict[str, float]:
 
 
 def _among_children(run: Run, view: View) -> list[_Candidate]:
-    """Each GPU and layer next to the one in the middle, each iteration next to the one before."""
+    """Each GPU and layer next to the one in the middle, each step next to the one before."""
     level = view.level
     if level not in _ALIKE:
         return []

@@ -179,7 +179,7 @@ def _of_samples(run: Run, view: View, use: _Use, level: float) -> ViewResult:
     """The processors of a run of telemetry alone, over all of its time."""
     by = view.by or "cpu"
     if by == "iteration":
-        raise NothingToShow("iterations need a trace; by=cpu has a row per processor")
+        raise NothingToShow("steps need a trace; by=cpu has a row per processor")
     labels, own = (_by_cpu if by == "cpu" else _by_core)(use)
     found = table_view(
         view,

@@ -42,7 +42,7 @@ SPEC: Final = ViewSpec(
     question="How steady are clocks, power and durations? Does the baseline differ beyond noise?",
     by=("gpu", "figure"),
     compares=True,
-    no_statistic="shows statistics over iterations already: how steady they are",
+    no_statistic="shows statistics over steps already: how steady they are",
     takes_samples=True,
 )
 
@@ -69,15 +69,15 @@ CHANGE: Final = column("""change_pct | % | change | signed
 CHANCE: Final = column(f"""p | | p
     Probability that chance alone makes the two differ as much or more: Wilcoxon's signed-rank
     test over the GPUs that both have, exact; with fewer than {FEWEST_PAIRS} of them, and for
-    iteration times, which GPUs share, the Wilcoxon-Mann-Whitney test over (GPUs and)
-    iterations.
-    missing: too few GPUs and iterations for any result to be beyond noise""")
+    step times, which GPUs share, the Wilcoxon-Mann-Whitney test over (GPUs and)
+    steps.
+    missing: too few GPUs and steps for any result to be beyond noise""")
 TOGETHER: Final = column(f"""q | | q
     p adjusted for the number of tested figures (Benjamini-Hochberg): of those below {LEVEL:g},
     called beyond noise, at most that share is wrong on average.
     missing: as p""")
 PAIRS: Final = column("""compared | | compared
-    The GPUs, or GPUs and iterations, compared.""")
+    The GPUs, or GPUs and steps, compared.""")
 VERDICT: Final = column(f"""verdict | | verdict
     Result of the test: beyond noise if q is below {LEVEL:g}.""")
 
@@ -117,7 +117,7 @@ def answer(run: Run, view: View) -> ViewResult:
         labels, own = _by_gpu(run, by, ours, base)
 
     def opens(row: int) -> View:
-        """The kernels of the row's GPU whose time differs most from iteration to iteration."""
+        """The kernels of the row's GPU whose time differs most from step to step."""
         inside = view if by == "figure" else child_of(view, by, labels[row])
         spread = ours.values.get("kernel_spread_pct")
         if by != "gpu" or spread is None or not np.isfinite(spread).any():
@@ -198,7 +198,7 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
         if figure not in base_medians:
             continue
         name = figure.metric.name
-        # GPUs that wait for each other share the times of iterations: no separate samples.
+        # GPUs that wait for each other share the times of steps: no separate samples.
         is_shared = name.startswith("iteration")
         own, theirs = ours.values[name], _aligned(base, name, ours.gpus)
         p, of = np.nan, "1 and 1 run"
@@ -207,7 +207,7 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
         if not np.isfinite(p) and name in ours.cells and name in base.cells:
             cells = ours.cells[name], base.cells[name]
             p = unpaired(*cells)
-            of = f"{len(cells[0])} and {len(cells[1])} iterations"
+            of = f"{len(cells[0])} and {len(cells[1])} steps"
             of += "" if is_shared else " of GPUs"
         found.append(Compared(figure, median, base_medians[figure], p, of))
     together = adjusted(np.array([each.p for each in found]))
@@ -240,17 +240,17 @@ def _headline(
             if figure.metric.name in _SHOWN and value
         ]
         if not medians:
-            unknown = "no complete iteration in the scope: steadiness is unknown"
+            unknown = "no complete step in the scope: steadiness is unknown"
             return () if ours.medians() else (unknown,)
         gpus = len(ours.gpus)
         return (facts(*medians, f"medians of {gpus} GPUs" if gpus > 1 else ""),)
     if not compared:
-        return ("no common figure: one of the scopes has no complete iteration",)
+        return ("no common figure: one of the scopes has no complete step",)
     tested = [each for each in compared if each.verdict != _TOO_FEW]
     beyond = [each for each in tested if each.verdict != _WITHIN]
     name = (view.baseline.run if view.baseline else "") or "the baseline"
     if not tested:
-        return (f"too few GPUs and iterations to compare with {name}",)
+        return (f"too few GPUs and steps to compare with {name}",)
     if not beyond:
         return (f"none of {len(tested)} figures differs from {name} beyond noise",)
     most = max(each.q for each in beyond)
@@ -271,12 +271,12 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
         if len(each.compared) < len(each.iterations):
             notes.append(
                 f"kernels are compared over {len(each.compared)} of {len(each.iterations)} "
-                f"iterations {where}, evenly chosen"
+                f"steps {where}, evenly chosen"
             )
         if not each.is_stepped:
             notes.append(f"no trace {where}: figures are over the window of the samples")
         elif len(each.compared) < 2:
-            notes.append(f"fewer than two complete iterations {where}: no spread over iterations")
+            notes.append(f"fewer than two complete steps {where}: no spread over steps")
     if base is None:
         return (*notes, "base=RUN compares with another run")
     return (

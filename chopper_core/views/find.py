@@ -17,6 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import counts_of, ranked, sums_of
 from chopper_core.views.frame import Frame
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
@@ -31,6 +32,16 @@ class Hit(Struct, frozen=True):
     elapsed_ns: float
 
 
+class NameFound(Struct, frozen=True):
+    """A name that matches, with all of its places."""
+
+    level: str
+    name: str
+    places: int
+    elapsed_ns: float
+    """Time of all of its places, on the base of the view."""
+
+
 class Found(Struct, frozen=True):
     """The hits with the most time, the longest first, and how many there are in all."""
 
@@ -38,18 +49,26 @@ class Found(Struct, frozen=True):
     names: int
     """Number of distinct names that match."""
     nodes: int
+    by_name: tuple[NameFound, ...] = ()
+    """Each name once, that with the most time first."""
 
 
-def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
+def find(run: Run, view: View, text: str, limit: int = 200, one: NameFound | None = None) -> Found:
     """Nodes of the run, in the order of a view, whose name matches `text`: terms as in a filter,
-    regular expressions."""
+    regular expressions; or those of one name."""
     if not text.strip():
         raise UsageError("find needs part of a name, or a regular expression")
     table, order, left_out = run.table, view.order, run.left_out(replace(view, path=()))
     hits: list[Hit] = []
+    named: list[NameFound] = []
+    whole = base_of(run, replace(view, path=()))
     names = nodes = 0
     for level, dictionary in NAMED:
         wanted = _wanted(run, dictionary, text)
+        if one is not None:
+            known = getattr(table, dictionary)
+            own = [one.level == level and name == one.name for name in known]
+            wanted &= np.array([*own, False])
         names += int(wanted[run.tree().codes_of(level)].sum())
         levels = order[: order.index(level) + 1]
         rows = np.flatnonzero(wanted[table.column(level)])
@@ -60,13 +79,20 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
         found, _ = Groups.single(table, rows).split(levels)
         nodes += len(found)
         codes = [found.codes(each) for each in levels]
+        of_name, place = ranked(codes[-1])
+        places = counts_of(place, len(of_name))
+        times = sums_of(found.elapsed_ns, place, len(of_name))
+        for code, count, time_ns in zip(of_name, places.tolist(), times.tolist(), strict=True):
+            name = table.text_of(level, int(code))
+            named.append(NameFound(level, name, count, whole.each(time_ns)))
         for node in _longest(found.elapsed_ns, limit).tolist():
             labels = zip(levels, codes, strict=True)
             path = tuple(table.text_of(each, int(code[node])) for each, code in labels)
             base = base_of(run, replace(view, path=path))
             hits.append(Hit(level, path, base.each(int(found.elapsed_ns[node]))))
     hits.sort(key=lambda hit: -hit.elapsed_ns)
-    return Found(tuple(hits[:limit]), names, nodes)
+    named.sort(key=lambda each: -each.elapsed_ns)
+    return Found(tuple(hits[:limit]), names, nodes, tuple(named[:limit]))
 
 
 def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interval] | None:

@@ -59,7 +59,7 @@ PART_OF: Final = column("""part_of | | part of
     the same time.
     missing: it costs time that no other finding does, or unknown time""")
 TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
-    GPU time affected, summed over GPUs and complete iterations.
+    GPU time affected, summed over GPUs and complete steps.
     missing: no GPU time is attributed to it""")
 _FIRST: Final = 3
 RULE: Final = column("""rule | | rule
@@ -144,7 +144,7 @@ def _headline(known: Checked) -> str:
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(
         result,
-        f"{time(context.step_ns)}{' per iteration' * context.has_iterations}",
+        f"{time(context.step_ns)}{' per step' * context.has_iterations}",
         f"{len(rules_of(context.run))} rules",
         f"{count(known.activities, 'activity')} checked",
     )
@@ -168,15 +168,15 @@ def _together(
 def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:
     notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
     if context.irregular:
-        which = by_number("iteration", context.irregular)
+        which = by_number("step", context.irregular)
         them = "it" if len(context.irregular) == 1 else "them"
         notes.append(
             f"{which} took over {IRREGULAR.value:g} times the median: left out of figures per "
-            f"usual iteration; the views behind findings include {them}"
+            f"usual step; the views behind findings include {them}"
         )
     if context.sampled_from is not None:
         notes.append(
-            f"{len(context.iterations)} of {context.sampled_from} iterations, evenly chosen, are "
+            f"{len(context.iterations)} of {context.sampled_from} steps, evenly chosen, are "
             "analysed: all have too many activities; contention is not analysed"
         )
     return (*notes, *plugins.problems())

@@ -79,12 +79,12 @@ class Frame(Struct, frozen=True, eq=False):
     by: str = ""
     """The split that a view module chose, where the view names none and it isn't the default."""
     truncated: tuple[int, ...] = ()
-    """Iterations of the scope that are truncated or warm up."""
+    """Steps of the scope that are truncated or warm up."""
     warm_up: tuple[int, ...] = ()
-    """Iterations of the run that warm up."""
+    """Steps of the run that warm up."""
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total, and NO_LABEL
-    where what runs outside of iterations doesn't."""
+    where what runs outside of steps doesn't."""
     attributes: Callable[[int], Mapping[str, TypedValue]] = lambda row: {}
     """Attributes of a row's activity next to its figures; none for rows of several."""
     base: str = ""

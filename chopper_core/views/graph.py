@@ -68,13 +68,13 @@ _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
 _MOST_ROWS: Final = 1 << 19
-"""Of an iteration with too many activities, as many GPUs are in the graph as have so many."""
+"""Of a step with too many activities, as many GPUs are in the graph as have so many."""
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
 
 ON_PATH: Final = column("""path_ns | ns | on path | sum over GPUs
     Work on the longest path: the chain of activities and work of the hosts that ends with the last
-    activity of the iteration, each of which begins when the one before it on the path has ended.
+    activity of the step, each of which begins when the one before it on the path has ended.
     A collective works from the arrival of its last member.""")
 CAUSE_NS: Final = column("""cause_ns | ns | on path | sum over GPUs
     Time of the longest path by its cause: work by type, and what is between activities.""")
@@ -112,9 +112,9 @@ class _ScopeGraph(Struct, frozen=True, eq=False):
     rows: Index
     """The activities of the scope, in the order of the table."""
     iteration: int | None
-    """The iteration that stands for a scope with too many activities."""
+    """The step that stands for a scope with too many activities."""
     gpus: tuple[int, ...]
-    """The GPUs that stand for all of an iteration with too many activities."""
+    """The GPUs that stand for all of a step with too many activities."""
     on_path: Index
     """The activities of the scope on the path, in the order of time; the next three along these."""
     work_ns: Int64
@@ -402,7 +402,7 @@ def _notes(scope: _ScopeGraph, table: KernelTable) -> tuple[str, ...]:
         )
     if scope.iteration is not None:
         notes.append(
-            f"the run has too many activities: this is the graph of iteration {scope.iteration}"
+            f"the run has too many activities: this is the graph of step {scope.iteration}"
         )
     if scope.gpus:
         notes.append(

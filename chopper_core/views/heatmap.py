@@ -1,4 +1,4 @@
-"""Heat map: a figure of every GPU at every layer, iteration, operation, phase or kernel."""
+"""Heat map: a figure of every GPU at every layer, step, operation, phase or kernel."""
 
 from __future__ import annotations
 

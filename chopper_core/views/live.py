@@ -180,7 +180,7 @@ def _gpu(view: View, gpu: str) -> View:
 
 
 def newest(steps: StepTimes) -> int | None:
-    """The newest complete iteration."""
+    """The newest complete step."""
     return max(steps.iterations, default=None)
 
 
@@ -191,7 +191,7 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
     if number is None:
         return (headline_of(step_of(run, whole)),)
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
-    return (f"iteration {number}: {last.removeprefix('iteration ')}",)
+    return (f"step {number}: {last.removeprefix('step ')}",)
 
 
 def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -> tuple[Card, ...]:
@@ -205,6 +205,7 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
     number = newest(steps) if steps is not None else None
     if steps is not None:
         cards += _window_cards(view, steps, job_steps(run))
+    cards += _other_cards(view, job_steps(run))
     if number is not None:
         # GPUs whose next window comes later have no less work: findings are those of this step.
         newest_step = child_of(View(view.run), "iteration", str(number))
@@ -291,6 +292,17 @@ def _window_cards(view: View, steps: StepTimes, job: JobSteps) -> list[Card]:
     return cards
 
 
+def _other_cards(view: View, job: JobSteps) -> list[Card]:
+    """The newest evaluations and checkpoints, with the steps that they are in."""
+    places = np.flatnonzero((job.evaluation_ns > 0) | (job.checkpoint_ns > 0))[-_MOST_WINDOWS:]
+    opens = address.render(View(view.run, name="training", by="stage"))
+    cards = []
+    for place in places[::-1].tolist():
+        text = f"step {job.number[place]:,}: {time(float(job.time_ns[place]))}"
+        cards.append(Card(("step",), f"{text}, of it {job.named(place)}", opens))
+    return cards
+
+
 def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple[int, ...]]:
     """The time of each step, those that stand out, and those that were profiled."""
     shown = slice(-_MAX_STEPS, None)
@@ -327,7 +339,7 @@ def _step_row(steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ..
     with suppress(UsageError):  # of few steps
         standing_out = outliers(numbered(row[0].tolist())).rows
     drawn = ("step ms",), row, row[:, -1], standing_out
-    return SignalRows("step ms", "", "iteration", "", span, *drawn), ()
+    return SignalRows("step ms", "", "step", "", span, *drawn), ()
 
 
 def _lanes(
@@ -453,7 +465,7 @@ def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
 
 
 def followed(before: Run, after: Run, view: View) -> View:
-    """A view of the newest complete iteration of a run, of that of a later state of the run."""
+    """A view of the newest complete step of a run, of that of a later state of the run."""
     one, other = (
         None if run.is_sampled_only else newest(step_times(run, View(view.run)))
         for run in (before, after)

@@ -1,4 +1,4 @@
-"""Overheads: from theoretical time at peak to measured time, loss by loss."""
+"""Compute losses: from the ideal time to the measured time, loss by loss."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ SHARES: Final = {name: _share_of(name) for name in TERMS}
 SPEC: Final = ViewSpec(
     name="overheads",
     title="Losses · compute",
-    question="Where is time lost between theoretical peak and measured?",
+    question="Which losses lie between the ideal and the measured time?",
     by=any_level("operation", "phase", "layer", "gpu"),
     parts=tuple(each.name for each in SHARES.values()),
     any_split=True,
@@ -196,7 +196,7 @@ def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
     return facts(
         f"{_amount(lost, elapsed)} {words[name]}, the {kind}" if shares[name] > 0 else "",
         f"{_amount(unknown, elapsed)} {words[UNKNOWN]}" if unknown > 0 else "",
-        f"theoretical time unknown, {of}"
+        f"ideal unknown, {of}"
         if theory is None
         else f"{_amount(base.each(theory), elapsed)} known FLOPs at peak, {of}",
     )
@@ -211,31 +211,27 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
     notes: list[str] = []
     counted = CYCLES in run.table.measured
     if run.hardware is None:
-        notes.append(
-            "the GPU is not in hardware.toml: without its peak all compute is unattributed"
-        )
+        notes.append("the GPU is not in hardware.toml: without its peak no compute is explained")
     elif not whole.values[THEORY].present()[0]:
         notes.append(
-            "the theoretical time is unknown: no kernel has FLOPs and a data type "
+            "the ideal time is unknown: no kernel has FLOPs and a data type "
             "(record_shapes=True in the profiler gives both)"
         )
     elif (share := without_flops(kernels)) > _NOTED_PCT:
         notes.append(
             f"{share:.1f} % of the time of matrix kernels has unknown FLOPs or an unknown peak: "
-            f"their share makes the theoretical time too short and the lost time too long"
+            f"their share makes the ideal time too short and the lost time too long"
         )
     if not counted:
         notes.append(
-            "no counters: extra instructions, MFMA utilisation, vector work and contention "
-            "are together in unattributed compute"
+            "no counters: extra instructions, idle matrix units, vector work and contention "
+            "are together in the part that is not explained"
         )
     if not whole.values["frequency_ns"].present()[0]:
         lies = LOSSES["unseparated_ns"] if counted and run.hardware else LOSSES[UNKNOWN]
         notes.append(f"the GPUs' clock is unknown in the scope: its loss is in {lies}")
     if counted and run.hardware and whole.numbers(UNKNOWN)[0] > 0:
-        notes.append(
-            "unattributed compute: kernels without counters, and matrix kernels without FLOPs"
-        )
+        notes.append("not explained: kernels without counters, and matrix kernels without FLOPs")
     return tuple(notes)
 
 
@@ -263,8 +259,8 @@ def _waterfall(base: Base, whole: TimeParts, used: list[str], words: Mapping[str
         for numbers in series.values():
             numbers[0] = np.nan
     return BarChart(
-        "from theoretical to observed",
+        "from the ideal to the measured time",
         "ms",
-        ("theoretical", *(words[name] for name in losses), "observed"),
+        ("ideal", *(words[name] for name in losses), "measured"),
         tuple(Series(name, base.each(numbers) / 1e6) for name, numbers in series.items()),
     )

@@ -103,7 +103,7 @@ P5: Final = column("""p5_overlap_pct | % | p5
 P95: Final = column("""p95_overlap_pct | % | p95
     95th percentile of the instances' overlap.""")
 INSTANCES: Final = column("""instances | | instances | sum
-    Instances of operations: what an operation computes in one layer, phase and iteration on
+    Instances of operations: what an operation computes in one layer, phase and step on
     one GPU, counted again in each micro-step.""")
 TIME: Final = column("""instance_ns | ns | instances' time | sum
     Durations of the instances' own kernels; what runs between two of them is no part of it.""")
@@ -111,9 +111,9 @@ OVERLAPPED: Final = column("""beside_comm_ns | ns | overlapped | sum
     The part of instance_ns during which collectives run on the same GPU.""")
 GPU: Final = column("""gpu | | GPU
     The GPU of the instance.""")
-ITERATION: Final = column("""iteration | | iteration
-    The iteration of the instance.
-    missing: the trace has no iterations""")
+ITERATION: Final = column("""iteration | | step
+    The step of the instance.
+    missing: the trace has no steps""")
 PHASE: Final = column("""phase | | phase
     The phase of the instance.""")
 LAYER: Final = column("""layer | | layer
@@ -218,7 +218,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     if len(found) > _MAX_LISTED:
         raise UsageError(
             f"the scope has {len(found)} instances, more than the {_MAX_LISTED} that can be "
-            "listed; enter a GPU, an iteration or an operation first"
+            "listed; enter a GPU, a step or an operation first"
         )
     codes = {level: found.codes(level).astype(np.int64) for level in _LEVELS}
     texts = {level: run.table.texts_of(level, own) for level, own in codes.items()}

@@ -81,7 +81,7 @@ SPEC: Final = ViewSpec(
     by=("gpu", "node", OPERATION),
     compares=True,
     has_preview=True,
-    no_statistic="shows the mean over the complete iterations",
+    no_statistic="shows the mean over the complete steps",
     takes_samples=True,
     takes_logs=True,
     takes_snapshots=True,
@@ -99,14 +99,14 @@ _COMPUTING: Final = "it is being computed"
 COLUMNS: Final = columns(
     """
     step_ns | ns | step
-        Mean time charged to a complete iteration of the GPU: its activities and the idle time
+        Mean time charged to a complete step of the GPU: its activities and the idle time
         before them. For a row of several GPUs, the largest.
     step_change_pct | % | Δ step | signed
         step_ns minus that of the same GPU in the baseline, in % of it.
         missing: the baseline lacks the GPU
     lag_ns | ns | lag
         How much later than the earliest GPU it starts the same kernels, on average over the
-        complete iterations. For a row of several GPUs, the largest.
+        complete steps. For a row of several GPUs, the largest.
         missing: no compute kernel of the scope runs on all of several GPUs
         source: Lit Silicon, algorithm 1
 """
@@ -322,7 +322,7 @@ def _lanes(step: Step, rows: GpuRows) -> Lanes:
 def _lanes_chart(
     step: Step, gpus: Sequence[int], labels: Sequence[str], part: tuple[float, float] = (0.0, 1.0)
 ) -> Lanes:
-    """A lane per row, of one GPU each, over a part of the iteration of typical length.
+    """A lane per row, of one GPU each, over a part of the step of typical length.
 
     The activities of a lane are brought together when its cells are asked for.
     """
@@ -344,7 +344,7 @@ def _lanes_chart(
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         return (_phases(step, lane(row), edges(begin, end, bins)),)
 
-    number = f"iteration {step.times.iterations[at]}" if step.times.iterations else "the scope"
+    number = f"step {step.times.iterations[at]}" if step.times.iterations else "the scope"
     seen = Interval(
         begin - run.origin_ns,
         end - run.origin_ns,

@@ -41,12 +41,12 @@ SPEC: Final = ViewSpec(
     title="Losses · pipeline",
     question="How large is the pipeline's bubble, and which stage is too long?",
     by=("stage", "rank", "iteration", "microbatch", "chunk"),
-    no_statistic="shows means over microbatches and iterations",
+    no_statistic="shows means over microbatches and steps",
 )
 
 STAGE: Final = "stage"
 _PARTS: Final = ("microbatch", "chunk")
-"""Splits of what a GPU does in an iteration."""
+"""Splits of what a GPU does in a step."""
 _BINS: Final = 96
 _UNITS: Final = ((10**6, "ms"), (10**3, "µs"), (1, "ns"))
 
@@ -59,15 +59,15 @@ COLUMNS: Final = columns("""
         Mean time of a microbatch's gradients of weights, where the schedule lists them separately.
         missing: the schedule computes them in backward
     microbatches | | µbatches
-        Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times
+        Microbatches of a step; of an interleaved schedule whose chunks nothing names, times
         the chunks.
     busy_ns | ns | busy
-        Time in microbatches, mean over the row's GPUs and iterations.
+        Time in microbatches, mean over the row's GPUs and steps.
     step_window_ns | ns | window
         From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
-        the row's GPUs and iterations.
+        the row's GPUs and steps.
     pipeline_idle_pct | % | stage idle
-        Share of the window outside microbatches, mean over the row's GPUs and iterations.
+        Share of the window outside microbatches, mean over the row's GPUs and steps.
     bubble_pct | % | bubble
         Share of the window outside microbatches for which the host isn't late: time that the GPU
         waits for its pipeline.
@@ -125,7 +125,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _shares(found: Pipeline, owner: Index, count: int) -> Own:
-    """Figures of GPUs and iterations, as means of the rows they belong to."""
+    """Figures of GPUs and steps, as means of the rows they belong to."""
     window, busy, waits, cell = step_cells(found)
     row = np.zeros(len(window), np.intp)
     row[cell] = owner
@@ -177,7 +177,7 @@ def _chart(found: Pipeline) -> HeatMap:
     shares = 100.0 * within / np.diff(edges)
     unit_ns, unit = next(each for each in _UNITS if each[0] <= bin_ns)
     return HeatMap(
-        f"iteration {iteration} along time",
+        f"step {iteration} along time",
         "%",
         tuple(f"stage {stage}" for stage in stages),
         tuple(str(at // unit_ns) for at in edges[:-1].tolist()),

@@ -90,7 +90,7 @@ _SUMS: Final = ("mean_power_w", "energy_j")
 """What adds up over the GPUs, where all have it: a sum over some of them is no total."""
 _MEASURED: Final = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
 _OPTIONS: Final = ("window", "burst", "tokens", "samples")
-"""Of an address: ms of rolling quantiles, the level of bursts in W, tokens of a GPU and iteration,
+"""Of an address: ms of rolling quantiles, the level of bursts in W, tokens of a GPU and step,
 and samples of training in the window of a run of telemetry alone."""
 _NO_TELEMETRY: Final = (
     "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
@@ -302,7 +302,7 @@ def _headline(
             ()
             if energy is None
             else (
-                (energy.together(), Unit.JOULES, "an iteration"),
+                (energy.together(), Unit.JOULES, "a step"),
                 (energy.token(), Unit.MILLIJOULES, "a token"),
             )
         ):

@@ -34,14 +34,14 @@ from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 _NO_TOKENS: Final = (
     "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
     "and neither the settings (--set gbs=128,seq=4096) nor the address (of=tokens:8192, per GPU "
-    "and iteration) give a number of tokens"
+    "and step) give a number of tokens"
 )
-_CUT: Final = "the iteration is truncated by the profiling window, or missing on a GPU"
+_CUT: Final = "the step is truncated by the profiling window, or missing on a GPU"
 COLUMNS: Final = columns(
     f"""
-    iteration_ns | ns | iteration
-        Time charged to an iteration of a GPU: its activities and the idle time before them, so that
-        the iterations of a GPU add up to its span. Mean over the complete iterations and GPUs of
+    iteration_ns | ns | step
+        Time charged to a step of a GPU: its activities and the idle time before them, so that
+        the steps of a GPU add up to its span. Mean over the complete steps and GPUs of
         the row: the step time.
         missing: {_CUT}
     slowest | | slowest GPU
@@ -50,14 +50,14 @@ COLUMNS: Final = columns(
         steady, warm-up: the first of a window, over 1.5 times as long as the others, or cut:
         truncated by the profiling window, or missing on a GPU.
     spread_pct | % | spread
-        The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of
-        steady iterations on a GPU.
+        The longest minus the shortest time, in % of the shortest: of GPUs in a step, or of
+        steady steps on a GPU.
     span_ns | ns | span
-        First start to last end, the largest of all GPUs: the original's iteration time, without
-        the idle time before the iteration and where iterations overlap too long.
+        First start to last end, the largest of all GPUs: the original's step time, without
+        the idle time before the step and where steps overlap too long.
         source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)
     tokens | | tokens
-        Tokens per GPU and iteration: given in the address, global_batch x sequence of the settings
+        Tokens per GPU and step: given in the address, global_batch x sequence of the settings
         over the ranks, or from the trace's shapes. GPUs of one data-parallel replica (tensor,
         context and pipeline parallelism) share its tokens.
         missing: {_NO_TOKENS}
@@ -67,12 +67,12 @@ COLUMNS: Final = columns(
         missing: {_NO_TOKENS}; or {_CUT}
         source: trace or address
     part_ns | ns | time
-        Mean time per GPU and steady iteration. Compute of forward, backward, prefill and decode is
+        Mean time per GPU and steady step. Compute of forward, backward, prefill and decode is
         divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
         kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
-        time; launch is idle time. The parts add up to the mean iteration.
+        time; launch is idle time. The parts add up to the mean step.
     part_pct | % | of step
-        part_ns in % of the mean time of a GPU in a steady iteration.
+        part_ns in % of the mean time of a GPU in a steady step.
     per_token_ns | ns | per token
         part_ns / tokens: the time that a GPU takes for a token.
         missing: {_NO_TOKENS}
@@ -82,7 +82,7 @@ COLUMNS: Final = columns(
 PART_COLUMNS: Final = tuple(
     column(
         f"{name.replace(' ', '_').lower()}_ns | ns | {name}\n"
-        f"Time of {name}, mean per GPU and iteration of the row (see part_ns)."
+        f"Time of {name}, mean per GPU and step of the row (see part_ns)."
     )
     for name in PARTS
 )
@@ -95,7 +95,7 @@ SPEC: Final = ViewSpec(
     title="Compare · throughput",
     question="Step time, tokens per second, cost per token",
     by=("iteration", "gpu", "part"),
-    of="tokens:N, of a GPU and iteration",
+    of="tokens:N, of a GPU and step",
     parts=tuple(each.name for each in PART_COLUMNS),
 )
 
@@ -127,7 +127,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _opens(view: View, by: str, label: str) -> View:
-    """An iteration or a GPU: its node; a part: its operations."""
+    """A step or a GPU: its node; a part: its operations."""
     if by != "part":
         return child_of(view, by, label)
     if label == "launch":
@@ -167,18 +167,18 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
 
 
 def totals(run: Run, view: View) -> list[Column]:
-    """The total row by iteration; nothing without a complete one."""
+    """The total row by step; nothing without a complete one."""
     steps = step_parts_of(run, view)
     return _total(steps, _by_iteration(steps, _every(steps))[steps.steady], "")
 
 
 def _every(steps: StepParts) -> Float64:
-    """GPUs x iterations x (time, tokens, parts)."""
+    """GPUs x steps x (time, tokens, parts)."""
     return np.stack([steps.times_ns, steps.tokens, *np.moveaxis(steps.parts_ns, 2, 0)], axis=2)
 
 
 def _by_iteration(steps: StepParts, every: Float64) -> Float64:
-    """Iterations x GPUs x (time, tokens, parts); the tokens of truncated ones are unknown."""
+    """Steps x GPUs x (time, tokens, parts); the tokens of truncated ones are unknown."""
     cells = np.moveaxis(np.where(steps.there[:, :, None], every, np.nan), 1, 0)
     cells[~steps.steady, :, 1] = np.nan
     return cells
@@ -193,7 +193,7 @@ def _total(steps: StepParts, cells: Float64, stat: str) -> list[Column]:
 
 
 def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
-    """A row per iteration, GPU or coordinate; its instances are GPUs, or iterations."""
+    """A row per step, GPU or coordinate; its instances are GPUs, or steps."""
     every = _every(steps)
     if by == "iteration":
         labels, counted = list(map(str, steps.iterations)), steps.steady
@@ -249,7 +249,7 @@ def _by_part(steps: StepParts, stat: str) -> Table:
 
 
 def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
-    """Whether each iteration is steady, else why it isn't."""
+    """Whether each step is steady, else why it isn't."""
     return [
         "steady" if whole else "warm-up" if number in run.warm_up else "cut"
         for number, whole in zip(steps.iterations, counted.tolist(), strict=True)
@@ -258,10 +258,10 @@ def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
 
 def _headline(steps: StepParts) -> tuple[str, ...]:
     if not steps.steady.any():
-        return ("the scope has no complete iteration: throughput is unknown",)
-    tokens, took = steps.step_tokens, f"iteration {time_text(steps.step_ns)}"
+        return ("the scope has no complete step: throughput is unknown",)
+    tokens, took = steps.step_tokens, f"step {time_text(steps.step_ns)}"
     if not np.isfinite(tokens) or not steps.step_ns:
-        over = count(int(steps.steady.sum()), "steady iteration")
+        over = count(int(steps.steady.sum()), "steady step")
         return (
             facts(took, f"mean of {over} on {count(len(steps.gpus), 'GPU')}", "tokens unknown"),
         )
@@ -293,7 +293,7 @@ def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
         )
     deeper = [level for level, _ in view.scope if level not in ("gpu", "iteration")]
     if deeper:
-        notes.append(f"figures are of whole iterations: the scope's {', '.join(deeper)} is ignored")
+        notes.append(f"figures are of whole steps: the scope's {', '.join(deeper)} is ignored")
     return tuple(notes)
 
 
@@ -309,11 +309,11 @@ def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
     each = means / tokens[:, None] / 1e3 if known else means / 1e6
     used = steps.used
     bars = BarChart(
-        "time per token" if known else "time per iteration",
+        "time per token" if known else "time per step",
         "µs" if known else "ms",
         tuple(f"GPU {gpu}" for gpu in steps.gpus),
         tuple(Series(PARTS[place], each[:, place]) for place in used),
     )
     numbers = np.array(steps.iterations, np.float64)[steps.steady]
     mean = {"mean of the GPUs": steps.each_ns[steps.steady] / 1e6}
-    return bars, LineChart.over("iteration time", "ms", "iteration", "", numbers, mean)
+    return bars, LineChart.over("step time", "ms", "iteration", "", numbers, mean)

@@ -61,7 +61,7 @@ COLUMNS: Final = columns("""
         The high end of the step time's range.
     saving_ns | ns | saving
         Step time replayed as measured, minus that replayed with the change; mean over the
-        complete iterations and GPUs in scope.
+        complete steps and GPUs in scope.
         missing: nothing is changed
     saving_pct | % | %
         saving_ns in % of the step time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from operator import attrgetter
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.columns import METRICS
 from chopper_core.model import address
+from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View, with_view
 from chopper_core.render.cells import (
@@ -212,7 +214,7 @@ async def why(screen: Explorer, _: str) -> None:
 @action(ASK, "I", title="What if", takes="QUESTION;…", hint="what if", can=_has_question)
 async def what_if(screen: Explorer, argument: str) -> None:
     """Replay the steps without the row: the finding's cause, or its GPU, layer, operation or
-    iteration as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
+    step as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
     `clock=2100`).
     """
     refuse_of_set(screen)
@@ -351,25 +353,52 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 async def _find(screen: Explorer, argument: str) -> None:
     from chopper_core.views.find import find as find_nodes
-    from chopper_tui.widgets.dialogs import option_cells
 
     refuse_of_set(screen)
-    order, glyphs = screen.view.order, screen.table.glyphs
     found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
     if not found.hits:
         raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
     screen.searched = argument
-    options = _hit_options(found, order, option_cells(screen.app.size.width), glyphs)
+    if len(found.by_name) < 2 or len(found.by_name) == found.nodes:
+        _choose_place(screen, found)
+        return
+    scale = scale_of(METRICS["elapsed_ns"], found.by_name[0].elapsed_ns)
+    options = [
+        (
+            str(number),
+            f"{scale.cell(each.elapsed_ns):>8} {scale.text}  {display_name(each.name, each.level)}",
+            count(each.places, "place"),
+        )
+        for number, each in enumerate(found.by_name)
+    ]
+
+    async def places_of(key: str) -> None:
+        one = found.by_name[int(key)]
+        args = (screen.run, screen.view, argument)
+        _choose_place(screen, await run_in_thread(partial(find_nodes, one=one), *args))
+
+    shown = f", the {len(options)} longest" if found.names > len(options) else ""
+    screen.choose(f"{count(found.names, 'name')}{shown}", options, None, places_of)
+
+
+def _choose_place(screen: Explorer, found: Found) -> None:
+    """Offer the places of a name, or of several with one each, those with the most time first."""
+    from chopper_tui.widgets.dialogs import option_cells
+
+    cells, glyphs = option_cells(screen.app.size.width), screen.table.glyphs
+    options = _hit_options(found, screen.view.order, cells, glyphs)
     shown = f", the {len(found.hits)} longest" if found.nodes > len(found.hits) else ""
-    names = f"{found.names} name{'s' if found.names != 1 else ''}"
-    title = f"{found.nodes} place{'s' if found.nodes != 1 else ''} of {names}{shown}"
+    title = f"{count(found.nodes, 'place')} of {count(found.names, 'name')}{shown}"
 
     async def go_to_hit(key: str) -> None:
         view = replace(screen.view, path=found.hits[int(key)].path, sort="", filter="")
         # Its parent's table, with the cursor on it: n and N continue from there.
         await screen.go(screen.trail_to(view)[:-1], f"hit {int(key) + 1} of {found.nodes}")
 
-    screen.choose(title, options, None, go_to_hit)
+    if len(options) == 1:
+        screen.steps.add(partial(go_to_hit, "0"))
+    else:
+        screen.choose(title, options, None, go_to_hit)
 
 
 @actions(FIND)("""

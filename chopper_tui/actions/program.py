@@ -252,7 +252,7 @@ class Stop(Struct, frozen=True):
     text: str
     view: str
     depth: int = 0
-    """Steps of the path into the run's first GPU and iteration."""
+    """Steps of the path into the run's first GPU and step."""
     is_of_table: bool = False
     """Whether the explanation leaves the table in sight, instead of what is above it."""
 
@@ -271,7 +271,7 @@ STOPS: Final = tuple(
         time axis, and the findings below, the costliest first. j and k move, Enter opens a
         finding's evidence, esc comes back. W explains why a GPU is late.
     1  tree |
-        Where the time goes, level by level: GPU, iteration, phase, layer, operation,
+        Where the time goes, level by level: GPU, step, phase, layer, operation,
         kernel. Enter goes into a row, esc up again; [ ] go to its neighbours, { } to the
         same place on another GPU. Tinted cells stand out from their peers.
     shaping the table | | 2 | table
@@ -331,7 +331,7 @@ async def _go_on(screen: Explorer, here: int, step: int) -> None:
 
 
 def _view_of(screen: Explorer, stop: Stop) -> View:
-    """The view of a stop: the run, or its first GPU and its first whole iteration."""
+    """The view of a stop: the run, or its first GPU and its first whole step."""
     run, here = screen.run, screen.view
     view = View(here.run, overrides=here.overrides)
     gpu = run.tree().children(()).labels[0]

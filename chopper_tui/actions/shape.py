@@ -17,6 +17,7 @@ from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.view import STATISTICS, SUM, as_statistic
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.render.cells import (
+    beginning,
     display_name,
     level_title,
     scale_title,
@@ -50,15 +51,15 @@ NO_BASE: Final = "no figure here adds up over GPUs and steps"
 
 
 @actions(TABLE)("""
-    right: 1 | > | Columns to the right
-        Scroll the columns to the right; the names stay.
-    left: -1 | < | Columns to the left
-        Scroll the columns back to the left.
+    right: 1 | > | The next columns
+        Show the next eight columns; the names stay. All others are in i and C.
+    left: -1 | < | The columns before
+        Go back to the first columns.
     """)
-def _scroll(screen: Explorer, columns: int) -> None:
+def _scroll(screen: Explorer, way: int) -> None:
     if screen.shows_sentences or screen.has_table_drawn:
         raise UsageError("there are no columns to scroll; i shows all figures of a row")
-    screen.table.scroll_columns(columns)
+    screen.table.turn_columns(way)
 
 
 @action(TABLE, "C", title="Columns", takes="A,B|+A|-A|default")
@@ -253,6 +254,14 @@ async def reverse(screen: Explorer, _: str) -> None:
 
 async def _sort_by(screen: Explorer, sort: str) -> None:
     await screen.change(replace(screen.view, sort=sort))
+    if screen.status.is_error:
+        return
+    screen.table.show_first()
+    name = screen.frame.sort.removeprefix("-")
+    column = next((each for each in screen.frame.columns if each.name == name), None)
+    if column is not None:
+        text = f"{column.title}: {' '.join(column.definition.split())}"
+        screen.say(beginning(text, screen.size.width - 2, screen.table.glyphs))
 
 
 def _can_split(screen: Explorer) -> bool:
@@ -295,7 +304,7 @@ async def pivot(screen: Explorer, argument: str) -> None:
 @action(TABLE, "s", title="Statistic", takes="NAME [LEVEL,…]")
 async def stat(screen: Explorer, argument: str) -> None:
     """Show figures as sum, mean, median, p95, max, min or spread over each row's instances: its
-    GPUs, iterations and, for names, layers."""
+    GPUs, steps and, for names, layers."""
     if not screen.frame.over and argument != SUM:
         raise UsageError(
             f"the view {screen.view.name} computes its figures for each row as a whole: "
@@ -317,13 +326,13 @@ async def stat(screen: Explorer, argument: str) -> None:
     screen.choose(title, options, screen.view.stat or SUM, lambda name: stat(screen, name))
 
 
-@action(TABLE, "t", verb="cut", title="Truncated iterations")
+@action(TABLE, "t", verb="cut", title="Truncated steps")
 async def truncated(screen: Explorer, _: str) -> None:
-    """Include truncated iterations and warm-up in the figures; press again to leave them out."""
+    """Include truncated steps and warm-up in the figures; press again to leave them out."""
     cut = not screen.view.cut
     counted = replace(screen.view, cut=False)
     if cut and not screen.run.cut_iterations and not screen.run.uncounted(counted):
-        raise UsageError("no iteration of this run is truncated or warm-up")
+        raise UsageError("no step of this run is truncated or warm-up")
     await screen.go(everywhere(screen.here, lambda view: replace(view, cut=cut)))
     if not screen.status.is_error:
         outside = "time outside steps is included" if cut else "nothing here is truncated"

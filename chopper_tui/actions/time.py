@@ -385,17 +385,17 @@ def _map_of(screen: Explorer) -> HeatMap:
 
 
 @_heats("""
-    previous_iteration: -1 | , | Previous iteration of the heat map
-        Heat map: show the previous iteration alone; before the first, all of them.
-    next_iteration: 1 | . | Next iteration of the heat map | iteration
-        Heat map: show the next iteration alone; after the last, all of them.
+    previous_iteration: -1 | , | Previous step of the heat map
+        Heat map: show the previous step alone; before the first, all of them.
+    next_iteration: 1 | . | Next step of the heat map | step
+        Heat map: show the next step alone; after the last, all of them.
     """)
 async def _step_iteration(screen: Explorer, step: int) -> None:
     view, table = screen.view, screen.run.table
     codes = screen.run.tree().split((), ("iteration",)).codes("iteration")
     labels = table.texts_of("iteration", distinct(codes))
     if view.by == "iteration" or len(labels) < 2:
-        raise UsageError("the heat map has no iterations to step through")
+        raise UsageError("the heat map has no steps to step through")
     here = dict(view.scope).get("iteration")
     place = labels.index(here) + step if here in labels else (0 if step > 0 else len(labels) - 1)
     if 0 <= place < len(labels):
@@ -403,10 +403,10 @@ async def _step_iteration(screen: Explorer, step: int) -> None:
         there = at_level(view, "iteration", label)
         if here is None:
             there = replace(split, path=(*split.path, label))
-        await screen.go(screen.trail_to(there), f"iteration {label}")
+        await screen.go(screen.trail_to(there), f"step {label}")
         return
     depth = view.order.index("iteration")
-    await screen.go(screen.trail_to(replace(view, path=view.path[:depth])), "all iterations")
+    await screen.go(screen.trail_to(replace(view, path=view.path[:depth])), "all steps")
 
 
 _icicle = partial(action, WALK, view="icicle")

@@ -20,8 +20,8 @@ An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
 Its keys: view (a screen, such as kernels), by (the split of its rows), of
 (its figure); order, columns, sort, filter, metric (the charted signal); base
 (the baseline: another path of the run, or another run; total: totals, not
-figures per step and GPU); stat and over (a statistic over GPUs, iterations,
-layers); cut (1 counts truncated iterations); predicted (a what-if question:
+figures per step and GPU); stat and over (a statistic over GPUs, steps,
+layers); cut (1 counts truncated steps); predicted (a what-if question:
 the run as replayed); from and to, at and mark (times, such as 12.5ms); clock,
 gpu, hardware and parallel (as the options, comma-separated), base_parallel;
 set (gbs=128,seq=4096; of several runs tp=2;gpt*:pp=4) and name ({model}_{tp}).

@@ -31,7 +31,7 @@ OPTIONS: Final = f"""
     A | the baseline; @NAME of `chopper baseline`
     B | the run to compare with it
     PATH? | a part of both, such as gpu=0/iteration=11
-    several --fail-if LIMIT | exit code 4 if B exceeds the limit beyond the noise of its iterations:
+    several --fail-if LIMIT | exit code 4 if B exceeds the limit beyond the noise of its steps:
         'step_time>+2%', 'operation=mlp_dp/elapsed_ns>+5%', 'gpu=3/exposed_comm_ns>+1ms'
     several --base RUN | further baselines with the settings of A, for --fail-if: a run, a pattern
         of paths, or a directory of runs; the limit has to be exceeded beyond their spread

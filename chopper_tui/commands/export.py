@@ -17,7 +17,7 @@ OPTIONS: Final = f"""
     RUN | comma-separated trace files, a directory, or a store
     required --to FORMAT | see below
     required -o, --output PATH | a new file or folder
-    --iteration N | only this iteration
+    --iteration N | only this step
     --gaps | write idle time as rows
     --host | write the host's operators and calls too
     --nodes N | at most so many nodes

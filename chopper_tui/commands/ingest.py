@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.overrides import overrides_of
-from chopper_core.util.errors import UsageError
+from chopper_core.util import debug
+from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.arguments import READING
 from chopper_tui.commands.options import progress_line
@@ -60,8 +61,22 @@ def run(options: Namespace) -> int:
         raise
     for path, reason in failed:
         tell(_left_out(path, reason))
+    if not options.no_cache:
+        _work_out(store)
     remark(str(store))
     return 0
+
+
+def _work_out(store: Path) -> None:
+    """Work out what is looked at first; the store is whole without it."""
+    from chopper_core.answers.opening import work_out
+    from chopper_core.store.format import name_of
+
+    try:
+        with progress_line() as progress:
+            work_out(name_of(store), progress)
+    except (ChopperError, MemoryError) as error:
+        debug.note(f"{store} is whole; its summary is not worked out: {error}")
 
 
 def _left_out(path: str, reason: str) -> str:

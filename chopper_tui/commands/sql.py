@@ -19,9 +19,9 @@ OPTIONS: Final = f"""
     --brief | JSON in four significant digits
     -o, --output FILE | write to a file: .md, .csv, .json, else text{READING}"""
 EPILOG: Final = """\
-Tables: activities, iterations, collectives, launches, host_operators, samples,
+Tables: activities, steps, collectives, launches, host_operators, samples,
 findings, gpus. Times are ns since the first activity of the run.
-  chopper sql RUN 'select gpu, avg(busy_pct) from iterations group by gpu'
+  chopper sql RUN 'select gpu, avg(busy_pct) from steps group by gpu'
 """
 
 

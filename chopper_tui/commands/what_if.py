@@ -18,7 +18,7 @@ OPTIONS: Final = f"""
     QUESTION* | what to change, in quotes; default: the stragglers, contention, the host's gaps and
         slow communication, one by one and together
     --by LEVEL | what each part of the questions' change brings: operation, phase, layer, gpu,
-        iteration
+        step
     --into STORE | write the predicted run, with all changes together, as a store to open and to
         compare with RUN{TABLE}{READING}"""
 EPILOG: Final = """\

@@ -30,13 +30,13 @@ COMPUTE, COPY, HIDDEN, EXPOSED, WAITING, IDLE = (
 CLASS_INKS: Final = ("gemm", "attention", "elementwise", "norm", "copy", "optimizer")
 """Of the classes of compute that the timeline distinguishes."""
 _TIMES: Final = {
-    "useful": ("theoretical",),
-    "low_clock": ("frequency", "possibly frequency"),
-    "matrix": ("MFMA utilisation",),
+    "useful": ("ideal",),
+    "low_clock": ("low clock", "possibly low clock"),
+    "matrix": ("idle matrix units",),
     "vector": ("vector work",),
     "extra": ("extra instructions", "recomputation"),
     "contention": ("contention",),
-    "unknown": ("unattributed compute", "other compute"),
+    "unknown": ("not explained", "other compute"),
     COMPUTE: ("compute", "GEMM"),
     "attention": ("attention",),
     "elementwise": ("vector",),

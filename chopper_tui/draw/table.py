@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -39,6 +38,8 @@ from chopper_tui.draw.pieces import EXPOSED, HIDDEN, Line, Pieces, fit, series_i
 PREFIX: Final = 3
 """Cells for the mark, the cursor and a space."""
 GAP: Final = 2
+_IN_TIERS: Final = 14
+"""Columns that a table shows unless others are chosen: six, and the next eight behind `>`."""
 _WIDE: Final = 110
 _BAR: Final = 6
 _WIDE_BAR: Final = 12
@@ -347,7 +348,10 @@ def columns_within(
     used = 0
     named = {frame.sort.removeprefix("-"), added, *(_HEATS if frame.view.name else _PREFERRED)}
     texts = column_texts(frame, lambda column: used <= width or column.name in named)
-    for text in islice(texts, first, None):
+    for place, text in enumerate(texts):
+        is_beyond = place >= _IN_TIERS and not frame.view.columns and text.metric.name not in named
+        if place < first or is_beyond:
+            continue
         found.append(_column(frame, text, glyphs, bars, bar_cells, is_comm))
         used += GAP + _plain(found[-1]).cells
     return found
@@ -453,7 +457,7 @@ def _with_longer_bar(column: DrawnColumn, spare: int) -> DrawnColumn:
 
 def _plain(column: DrawnColumn) -> DrawnColumn:
     """A column without its bar; the heading of a share is then as short as its figures."""
-    header = column.header.replace("% of scope", "%")
+    header = column.header.replace("% of parent", "%")
     wide = max(column.width, cell_width(header))
     return replace(column, header=header, bar=0, width=wide, parts=None)
 

@@ -522,7 +522,7 @@ def _within(span: Span, width: int, marks: Marks) -> str:
         text = "".join(c for c in text if cell_width(c) == 1)
     if len(text) < width:
         return (marks.edge + text + " ").ljust(width, marks.line)[:width]
-    short = text.removeprefix("L").removeprefix("it ")
+    short = text.removeprefix("L").removeprefix("step ")
     if len(short) >= width:
         short = text[: width - 1] if width >= 4 else ""
     return (marks.edge + short).ljust(width)

@@ -456,7 +456,7 @@ def _give_back() -> None:
 
 
 def _row_of(frame: Frame, label: str | None) -> int:
-    """The row of a label, or else the first that counts: not a truncated iteration."""
+    """The row of a label, or else the first that counts: not a truncated step."""
     if label is not None and label in frame.labels:
         return frame.labels.index(label)
     counted = (row for row in range(len(frame)) if not (frame.left_out and frame.is_cut(row)))

@@ -109,7 +109,7 @@ class Status(Pane):
         return line
 
 
-_TRUNCATED: Final = late(r"iterations? [\d, ]+ (is|are) (truncated|missing|warm-up)")
+_TRUNCATED: Final = late(r"steps? [\d, ]+ (is|are) (truncated|missing|warm-up)")
 """The note of which the breadcrumb's line has a short form."""
 
 

@@ -23,6 +23,8 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Listing, strip_of
 
 _AROUND_TITLE: Final = 4
+_TURNED: Final = 8
+"""Columns that come into sight at once."""
 
 
 class FrameTable(ScrollView, Listing, can_focus=False):
@@ -128,6 +130,15 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self._fill_sparks()
         self.post_message(self.Moved(row))
 
+    def show_first(self) -> None:
+        """Show the first row; the cursor stays on its row where that is on the first page."""
+        if self.cursor >= self.page:
+            self.move_to(0)
+        if self.scroll_offset.y:
+            self._scroll_to_row(0)
+            self.refresh()
+            self._fill_sparks()
+
     def move_to_label(self, label: str | None) -> None:
         if self.frame is not None and label is not None and label in self.frame.labels:
             self.move_to(list(self.frame.labels).index(label))
@@ -173,14 +184,17 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         elif y > 0 and row < self.rows:
             self.move_to(row)
 
-    def scroll_columns(self, columns: int) -> None:
-        if self.layout_plan is None or self.frame is None:
+    def turn_columns(self, way: int) -> None:
+        """Show the columns after those on the screen, or those before."""
+        plan_ = self.layout_plan
+        if plan_ is None or self.frame is None:
             return
-        if columns > 0 and (not self.layout_plan.after or self._lanes is not None):
-            raise UsageError("these are the last columns")
-        if columns < 0 and not self.first_column:
+        if way > 0 and (not plan_.after or self._lanes is not None):
+            raise UsageError("these are the last columns; i shows all figures of a row, C chooses")
+        if way < 0 and not self.first_column:
             raise UsageError("these are the first columns")
-        self.first_column += columns
+        turned = max(min(len(plan_.columns), _TURNED), 1)
+        self.first_column = max(self.first_column + way * turned, 0)
         self._draw_again()
 
     def show_cursor(self) -> None:

@@ -112,7 +112,7 @@ def test_every_address_in_json_shows_its_row(
     ("arguments", "code", "says"),
     [
         (["show", "{trace}:gpu=7"], 3, "no gpu 7 here; available: 0"),
-        (["show", "{trace}:gpu=0/iteration=99"], 3, "no iteration 99"),
+        (["show", "{trace}:gpu=0/iteration=99"], 3, "no step 99"),
         (["show", "{trace}:layer=1"], 2, "expected gpu, got 'layer'"),
         (["show", "{trace}?sort=speed"], 2, "unknown column 'speed'"),
         (["show", "{trace}", "--columns", "elapsed"], 2, "did you mean elapsed_ns"),
@@ -673,7 +673,7 @@ def test_no_cache_writes_nothing_to_the_cache(
         command=[sys.executable, "-m", "chopper_tui", str(store), "--no-cache"],
         XDG_CACHE_HOME=str(cached),
     ) as terminal:
-        terminal.until_text("iteration 90")
+        terminal.until_text("step 90")
         terminal.quiet(0.5)
         terminal.send("q")
         assert terminal.wait() == 0

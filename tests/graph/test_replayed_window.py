@@ -1,4 +1,4 @@
-"""Long runs: some iterations are replayed for all, and what that leaves open is in the range."""
+"""Long runs: some steps are replayed for all, and what that leaves open is in the range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def long_run() -> Run:
 
 
 def few(patch: pytest.MonkeyPatch, run: Run, iterations: float) -> Run:
-    """The run, with nothing remembered of it, where so many iterations can be replayed."""
+    """The run, with nothing remembered of it, where so many steps can be replayed."""
     patch.setattr(window, "MAX_ROWS", int(len(run.table) / 12 * iterations))
     return replace(run)
 
@@ -36,7 +36,7 @@ def test_some_iterations_stand_for_all(
     whole = OpenRun(long_run).what_if(*QUESTIONS)
     run = few(monkeypatch, long_run, fitting)
     found = OpenRun(run).what_if(*QUESTIONS)
-    assert any("of 12 iterations are replayed, evenly chosen" in note for note in found.notes)
+    assert any("of 12 steps are replayed, evenly chosen" in note for note in found.notes)
     for row, label in enumerate(whole.labels[1:], 1):
         truth, step, low, high = (
             values.cell(row)

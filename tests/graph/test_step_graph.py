@@ -176,7 +176,7 @@ def test_rows_without_launches_follow_each_other() -> None:
 
 
 def step_error(run: Run) -> float:
-    """The largest deviation of a replayed complete iteration, as a share of the measured one."""
+    """The largest deviation of a replayed complete step, as a share of the measured one."""
     graph = step_graph(run)
     steps = steps_of_graph(graph, run.table, replay(graph))
     measured = steps.times_ns(graph, Replayed(graph.begin_ns, graph.work_ns))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.analyses.memory import failed_allocations, growth_by_events
+from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.findings import checked
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
@@ -128,6 +129,18 @@ def test_a_job_that_fails_and_starts_again(tmp_path: Path) -> None:
         found = failed_allocations(each)
         assert [(one.attempt, one.step) for one in found] == [(0, 20), (1, 30), (2, 40)]
     assert titles(run)["out-of-memory"][0].endswith("(and 2 times more)")
+
+
+def test_the_table_of_runs_says_what_ended_a_job(tmp_path: Path) -> None:
+    """One job ends with a failed allocation; one goes on after it."""
+    for name, more in (("ended", ""), ("again", titan(range(11, 21)))):
+        (tmp_path / name).mkdir()
+        text = titan(range(1, 21)) + f"[rank0]: {NEW}\n" + more
+        (tmp_path / name / "train.log").write_text(text)
+        row = figures_of_run(open_run(str(tmp_path / name)))
+        assert (row.status, row.reason.startswith("out of memory on rank 0 after step 20")) == (
+            ("short", True) if name == "ended" else ("ok", False)
+        )
 
 
 def test_failures_of_a_log_that_grows(tmp_path: Path) -> None:

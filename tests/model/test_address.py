@@ -118,7 +118,7 @@ def test_the_example_of_the_design() -> None:
 
 
 def test_levels_may_be_cut_short() -> None:
-    """As the breadcrumb shows them: it 10."""
+    """As the breadcrumb shows them: step 10."""
     cut = "runs/a:gp=5/it=10/ph=backward/la=3/op=mlp_dp?base=gpu=0/it=11"
     whole = "runs/a:gpu=5/iteration=10/phase=backward/layer=3/operation=mlp_dp"
     assert parse(cut) == parse(f"{whole}?base=gpu=0/iteration=11")

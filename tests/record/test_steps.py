@@ -17,6 +17,7 @@ import pytest
 from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Cards
 from chopper_core.model.recent_steps import ProcessNow, RecentSteps
 from chopper_core.model.training import TrainedSteps
 from chopper_core.record import command as recording
@@ -283,6 +284,18 @@ def test_every_second_of_a_followed_job(tmp_path: Path) -> None:
             assert chart.series[0].numbers.tolist() == [each / MS for each in mean[-240:]]
             assert frame.row(1)["now_step"] == len(mean) - 1
         assert not follower.tail()  # Nothing new: nothing is drawn.
+        number = len(done[0])
+        for rank, ring in enumerate(rings):
+            ring.add((number, at_ns[rank], 900 * MS, 4096, 640 * MS, 50 * MS, 0))
+            done[rank].append(900 * MS)
+        mean.append(900 * MS)
+        follower.poll()
+        assert follower.tail()
+        frame = query(follower.run or opened, parse(f"{run}:?view=live"))
+        within = "0.64 s evaluation, 0.05 s checkpoint"
+        assert f"step {number}: 900 ms ({within})" in frame.headline[0]
+        (cards,) = (each.cards for each in frame.charts if isinstance(each, Cards))
+        assert f"step {number}: 900 ms, of it {within}" in {card.text for card in cards}
         kept = follower.recent.steps.current
         assert all(len(each.rows) <= 1024 for each in kept)
         manifest.start_manifest(run, ["true"])

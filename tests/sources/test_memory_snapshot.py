@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from chopper_core.analyses.memory import failed_allocations
+from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.findings import checked
 from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.open import open_run
@@ -176,6 +177,9 @@ def test_snapshots_of_several_ranks_are_one_run(tmp_path: Path) -> None:
     assert [each.name for each in find_runs([str(tmp_path)])] == [tmp_path.name]
     run = open_run(str(tmp_path), jobs=1)
     assert [gpu.rank for gpu in run.gpus] == [0, 1, 2]
+    row = figures_of_run(run)
+    assert row.figures["peak_bytes"] == run.side(MemoryEvents).allocated.max()
+    assert row.status == "short" and "memory snapshots alone" in row.reason
     text = as_text(query(run, parse("R?view=memory&by=gpu")))
     assert "at the peak of GPU" in text
 

@@ -25,6 +25,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model import run as run_module
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
+from chopper_core.model.view import View, with_view
 from chopper_core.render import render_frame
 from chopper_core.store import kept
 from chopper_core.store.kept import Derived
@@ -34,6 +35,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.views import VIEWS, view_module
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared.kept_answers import StoredAnswer
+from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.demo import generated_files
 from tests.support import sample_run
@@ -154,14 +156,13 @@ def test_values_of_another_shape_are_not_used(copy: Path, monkeypatch: pytest.Mo
             decoded(msgspec.msgpack.encode([hostile]), tuple[Float64, ...])
 
 
-@pytest.mark.parametrize("change", ["program", "hardware", "name", "store"])
+@pytest.mark.parametrize("change", ["program", "hardware", "store"])
 def test_another_rule_option_or_run_is_worked_out_anew(
     change: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "?view=findings"
     _json(copy, address)
     asked = Asked(monkeypatch)
-    name = copy
     if change == "program":
         monkeypatch.setattr(cache, "program", lambda: "a threshold is another")
     elif change == "hardware":
@@ -169,13 +170,37 @@ def test_another_rule_option_or_run_is_worked_out_anew(
         own.parent.mkdir(parents=True)
         own.write_text('["My GPU"]\nclock_mhz = 1000\n')
         monkeypatch.setenv("XDG_CONFIG_HOME", str(own.parent.parent))
-    elif change == "name":
-        name = copy.rename(tmp_path / "elsewhere.chopper")
     else:
         run = cache.open_cached(str(copy))
         write_store(replace(run, generated="otherwise", derived=None), copy)
-    _json(name, address)
+    _json(copy, address)
     assert asked.take() == ["findings"]
+
+
+@pytest.mark.parametrize("name", ["elsewhere.chopper", "a b:c?d.chopper"])
+def test_a_store_that_was_moved_or_copied_has_its_answers_under_its_new_name(
+    name: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What rows and cards open is of the new name, too."""
+    views = ("findings", "overview", "ranks")
+
+    def asked(store: Path) -> list[str]:
+        run, found = cache.open_cached(str(store)), []
+        for each in views:
+            frame = query(run, with_view(View(str(store)), each))
+            cards = [card.address for one in frame.charts for card in getattr(one, "cards", ())]
+            found += [render_frame(frame, "json"), *map(frame.addresses, range(len(frame))), *cards]
+        assert isinstance(run.derived, Derived)
+        run.derived.wait()
+        return found
+
+    asked(copy)
+    moved = copy.rename(tmp_path / name)
+    again = Asked(monkeypatch)
+    found = asked(moved)
+    assert not again.take()
+    shutil.rmtree(moved / atomic.DERIVED)
+    assert asked(moved) == found
 
 
 def test_the_version_of_the_program_follows_the_code_of_plugins(
@@ -310,3 +335,20 @@ def test_the_cache_is_bounded_by_size_and_age(
     monkeypatch.setenv("CHOPPER_CACHE_GB", "0")
     cache.trim(run / "0-state")
     assert names() == ["0-state"]
+
+
+def test_ingest_works_out_what_is_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
+    for option, store in stores.items():
+        given = [option] if option else []
+        assert main(["ingest", str(made), "-o", str(store), "--jobs", "1", *given]) == 0
+    asked = Asked(monkeypatch)
+    _json(stores[""], "?view=findings")
+    assert not asked.take()
+    names = {path.name.partition("-")[0] for path in _files(stores[""])}
+    assert {"overview", "findings", "ranks"} <= names
+    assert not (stores["--no-cache"] / atomic.DERIVED).exists()

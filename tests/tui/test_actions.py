@@ -172,7 +172,7 @@ REFUSALS: dict[str, list[tuple[str, str]]] = {
         ("/nothing", ""),
         ("enter", "there is no cell to enter"),
     ],
-    "heatmap&by=iteration": [(".", "the heat map has no iterations to step through")],
+    "heatmap&by=iteration": [(".", "the heat map has no steps to step through")],
     "icicle": [
         ("h", "this is the first block of its level"),
         *[("j", "")] * 6,

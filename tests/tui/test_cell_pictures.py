@@ -73,7 +73,7 @@ def test_a_bar_of_parts_is_as_long_as_its_row_and_its_parts() -> None:
         for ink, count in cells.items():
             assert count == pytest.approx(parts[ink] / column.parts.span * column.bar, abs=1)
     names = "".join(text for text, _ in layout.legend(200))
-    assert "theoretical" in names and "frequency" in names
+    assert "ideal" in names and "low clock" in names
     plain = plan(frame, 150, ASCII, bars=repeated_by_columns(frame)).row(0, [], cursor=False)
     assert all(text.isascii() for text, _ in plain)
 

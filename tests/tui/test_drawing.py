@@ -185,7 +185,7 @@ def test_a_short_legend_of_a_table_names_the_largest_parts() -> None:
 
 def test_a_waterfall_has_the_names_of_its_steps_alone() -> None:
     sums = [Series("reached", np.array([0.0, 2.0])), Series("adds", np.array([2.0, 1e-5]))]
-    (head, *_) = text(BarChart("up to", "ms", ("theoretical", "idle"), tuple(sums)))
+    (head, *_) = text(BarChart("up to", "ms", ("ideal", "idle"), tuple(sums)))
     assert head == "up to, ms"
     small = BarChart("t", "ms", ("a", "b"), (Series("x", np.array([3.0, 7.2e-5])),))
     assert "<0.001" in text(small)[-1]
@@ -571,13 +571,13 @@ _NAMES: Final = {
     "exposed": {"exposed comm", "exposed communication", "communication", "collective"},
     "waiting": {"waiting", "call under communication"},
     "idle": {"idle", "launch"},
-    "useful": {"theoretical"},
-    "low_clock": {"frequency", "possibly frequency"},
-    "matrix": {"MFMA utilisation"},
+    "useful": {"ideal"},
+    "low_clock": {"low clock", "possibly low clock"},
+    "matrix": {"idle matrix units"},
     "vector": {"vector work"},
     "extra": {"extra instructions", "recomputation"},
     "contention": {"contention"},
-    "unknown": {"unattributed compute", "other compute"},
+    "unknown": {"not explained", "other compute"},
 }
 """What a legend may call each ink: the table of colours."""
 

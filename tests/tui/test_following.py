@@ -107,7 +107,7 @@ async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
 async def test_the_newest_step_is_followed_and_another_one_stays(folder: Path) -> None:
     async with following(folder, ":gpu=0/iteration=5") as driven:
         write_window(folder, 20, STEP_GAP_US)
-        await until(driven, "it 22")
+        await until(driven, "step 22")
         assert driven.path[:2] == ("0", "22")
     async with following(folder, ":gpu=0/iteration=20") as driven:
         write_window(folder, 40, 2 * STEP_GAP_US)
@@ -185,8 +185,8 @@ def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
     run = open_run(str(folder), jobs=1)
     frame = query(run, View(run.name, name="live"))
     (text,), cards = frame.headline, frame.charts[-1]
-    assert text.startswith("iteration 5: ") and isinstance(cards, Cards) and cards.cards
-    assert not any("since iteration 20" in card.text for card in cards.cards)
+    assert text.startswith("step 5: ") and isinstance(cards, Cards) and cards.cards
+    assert not any("since step 20" in card.text for card in cards.cards)
     # What it says is what the iteration that both GPUs have says alone.
     first.unlink()
     alone = query(open_run(str(folder), jobs=1), View(run.name, name="live"))

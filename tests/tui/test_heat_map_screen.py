@@ -42,7 +42,7 @@ async def test_the_cursor_stays_within_the_columns() -> None:
 async def test_enter_takes_the_last_column_where_the_map_before_had_more() -> None:
     async with explorer((80, 24), measured_run(), HEAT) as at:
         await at.press(*["l"] * 4)
-        await at.command("by iteration")
+        await at.command("by step")
         heat = at.explore.first_chart(HeatMap)
         assert heat is not None and at.explore.cell[1] >= len(heat.columns)
         await at.press("enter")
@@ -69,7 +69,7 @@ async def test_points_and_commas_step_through_the_iterations() -> None:
             totals.append((dict(at.frame.view.scope)["iteration"], at.frame.parent_ns))
         assert [label for label, _ in totals] == ["10", "11", "12"]
         await at.press(".")
-        assert at.frame.view.path == () and at.status == "all iterations"
+        assert at.frame.view.path == () and at.status == "all steps"
         assert at.frame.parent_ns == sum(time for _, time in totals)
         await at.press(",")
         assert dict(at.frame.view.scope) == {"iteration": "12"}

@@ -83,10 +83,10 @@ def test_a_path_fits_and_ends_where_one_is(steps: list[str], room: int) -> None:
 
 
 def test_a_long_name_gives_way_to_the_path_that_leads_there() -> None:
-    steps = ["fsdp2", "GPU 5", "it 10", "backward", "L3", "mlp_dp", "Cijk_Ailk" + "_x" * 60]
+    steps = ["fsdp2", "GPU 5", "step 10", "backward", "L3", "mlp_dp", "Cijk_Ailk" + "_x" * 60]
     for room in range(75, 100):
         text = "".join(text for text, _ in path_pieces(steps, room, UNICODE))
-        assert text.startswith("fsdp2 › GPU 5 › it 10 › backward › L3 › mlp_dp › Cijk_Ailk_")
+        assert text.startswith("fsdp2 › GPU 5 › step 10 › backward › L3 › mlp_dp › Cijk_Ailk_")
         assert len(text) == room
     text = "".join(text for text, _ in path_pieces(steps, 50, UNICODE))
     assert text.startswith("… › L3 › mlp_dp › Cijk_Ailk_")

@@ -177,7 +177,7 @@ async def test_a_run_of_samples_refuses_what_needs_a_trace(tmp_path: Path) -> No
         for command in (
             "filter share_pct>1",
             "sort -elapsed_ns",
-            "pivot iteration",
+            "pivot step",
             "columns kernels",
         ):
             await at.command(command)

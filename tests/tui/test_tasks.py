@@ -37,7 +37,7 @@ def demo() -> Run:
 
 
 def in_steps(run: Run) -> Mask:
-    """The activities of complete iterations: what runs outside of iterations is in none."""
+    """The activities of complete steps: what runs outside of steps is in none."""
     return ~np.isin(run.table.iteration, [NO_LABEL, *run.cut_iterations])
 
 
@@ -61,7 +61,7 @@ def straggler(at: Driven) -> None:
 
 
 def kernel_times(run: Run) -> Float64:
-    """The time of each kernel name in complete iterations, with that of communication."""
+    """The time of each kernel name in complete steps, with that of communication."""
     table, own = run.table, in_steps(run)
     return np.bincount(table.kernel[own], weights=table.duration_ns[own])
 

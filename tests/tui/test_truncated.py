@@ -1,4 +1,4 @@
-"""Truncated iterations on the screen: said in one place, taken in by a key, never an outlier."""
+"""Truncated steps on the screen: said in one place, taken in by a key, never an outlier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tui.explorer import explorer
 
 
 def cut_run(*iterations: int) -> Run:
-    """The sample run of which the profiler cuts iterations on the last GPU."""
+    """The sample run of which the profiler cuts steps on the last GPU."""
     run = sample_run(gpus=2, iterations=8)
     return replace(run, partial_iterations={0: frozenset(), 1: frozenset(iterations)})
 
@@ -24,12 +24,12 @@ async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
     view = View("sample.json", ("0",), is_total=True)
     async with explorer((120, 40), run=cut_run(10), view=view) as at:
         top = at.text().splitlines()
-        assert "it 10 cut, left out" in top[1] and "10 cut" in at.text()
+        assert "step 10 cut, left out" in top[1] and "10 cut" in at.text()
         assert "truncated" not in at.text()
         less = at.frame.total["elapsed_ns"]
         await at.press("t")
         assert at.frame.view.cut and at.frame.address.endswith("&cut=1")
-        assert "it 10 cut, counted" in at.text().splitlines()[1]
+        assert "step 10 cut, counted" in at.text().splitlines()[1]
         first = at.frame.row(0)["elapsed_ns"]
         assert at.frame.total["elapsed_ns"] == less + first
         await at.press("escape")
@@ -37,14 +37,14 @@ async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
         await at.press("t")
         assert not at.frame.view.cut and at.frame.left_out == (10,)
         await at.press("enter", "g", "enter")
-        assert "it 10 cut" in at.text().splitlines()[1] and at.frame.left_out == ()
+        assert "step 10 cut" in at.text().splitlines()[1] and at.frame.left_out == ()
 
 
 @pytest.mark.sweep
 async def test_a_run_without_them_says_so() -> None:
     async with explorer((80, 24), run=cut_run()) as at:
         await at.press("t")
-        assert "no iteration of this run is truncated" in at.text()
+        assert "no step of this run is truncated" in at.text()
         assert "cut" not in at.text().splitlines()[1]
 
 

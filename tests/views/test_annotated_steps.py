@@ -211,12 +211,12 @@ def test_the_step_time_is_that_of_the_annotation_wherever_it_stands(
     whole = json.loads(opened_run.frame().to_json())
     assert whole["total"]["elapsed_ns"] == close
 
-    assert opened_run.frame("?view=throughput").headline[0].startswith("iteration 150 ms")
-    assert opened_run.frame("?view=overview").headline[0] == "iteration 150 ms"
+    assert opened_run.frame("?view=throughput").headline[0].startswith("step 150 ms")
+    assert opened_run.frame("?view=overview").headline[0] == "step 150 ms"
     findings = opened_run.frame("?view=findings")
-    assert "150 ms per iteration" in findings.headline[0]
-    assert "100 ms of idle time per iteration" in details(findings)[0]
-    assert "iteration 150 ms" in unescape(report(run, View(run.name), LOOK, "1.0"))
+    assert "150 ms per step" in findings.headline[0]
+    assert "100 ms of idle time per step" in details(findings)[0]
+    assert "step 150 ms" in unescape(report(run, View(run.name), LOOK, "1.0"))
     assert api.runs(name).row(0)["step_time_ns"] == close
     kernels = opened_run.kernels().to_pandas()
     per_step = kernels.groupby("iteration")[[*STATES]].sum().sum(axis=1)

@@ -1,7 +1,7 @@
 """The base of figures that add up: per step and GPU is the total over pairs that are counted here.
 
-A pair is a GPU and a complete iteration, read off the activities' own labels. Only the GPUs and
-iterations that a path or a row names restrict the pairs.
+A pair is a GPU and a complete step, read off the activities' own labels. Only the GPUs and
+steps that a path or a row names restrict the pairs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PER_STEP = {
 
 
 def truncated_run() -> Run:
-    """A run of two GPUs, of which one is truncated in an iteration."""
+    """A run of two GPUs, of which one is truncated in a step."""
     return replace(measured_run(), partial_iterations={0: frozenset([10]), 1: frozenset()})
 
 
@@ -61,7 +61,7 @@ def labels_of(run: Run) -> set[tuple[int, int]]:
 
 
 def pairs(run: Run, view: View, level: str, label: str) -> int:
-    """How many complete iterations of GPUs there are in a scope, and in a row of it."""
+    """How many complete steps of GPUs there are in a scope, and in a row of it."""
     names = dict(view.scope) | ({level: label} if label else {})
     cut = set().union(*run.partial_iterations.values()) if not view.cut else set()
     cut = set() if "iteration" in names else set(map(str, cut))

@@ -29,7 +29,7 @@ def test_collectives_of_some_iterations_are_those_of_the_run(run: Run) -> None:
     assert 0 < len(rows) < len(whole.rows)
 
     def waits(found: Collectives) -> list[tuple[int, ...]]:
-        """Of each kernel of that iteration its partners, and how long it waits for them."""
+        """Of each kernel of that step its partners, and how long it waits for them."""
         members = [tuple(sorted(found.members.rows_of(at).tolist())) for at in range(len(found))]
         each = zip(
             found.rows.tolist(),

@@ -40,7 +40,7 @@ def slowly(run: Run) -> list[list[int]]:
 
 
 def counts(run: Run, own: list[int], *, is_total: bool = False) -> bool:
-    """Whether a collective is of a complete iteration, or for a total outside of all."""
+    """Whether a collective is of a complete step, or for a total outside of all."""
     others = {*run.cut_iterations} if is_total else {*run.cut_iterations, -1}
     return not {int(number) for number in run.table.iteration[own]} & others
 

@@ -111,7 +111,7 @@ def test_other_numbers_of_iterations_are_compared_step_by_step() -> None:
 def test_what_the_profiler_cut_does_not_count_against_another_run() -> None:
     cut = replace(RUN, partial_iterations={0: frozenset([10])}, others={"other": OTHER})
     compared = query(cut, parse("R?view=compare&base=other"))
-    assert any("iteration 10 is truncated" in note for note in compared.notes)
+    assert any("step 10 is truncated" in note for note in compared.notes)
     whole = query(RUN, parse("R?order=iteration&columns=elapsed_ns&base=total"))
     kept = whole.row(whole.labels.index("11"))["elapsed_ns"]
     assert compared.total["elapsed_ns"] == kept / 3  # type: ignore[operator]

@@ -99,7 +99,7 @@ def test_several_tests_are_adjusted_as_defined() -> None:
 
 
 def plain_places(run: Run, gpu: int, iterations: tuple[int, ...]) -> dict[Any, list[list[int]]]:
-    """Kernel's place → the rows of each iteration there, in order of start."""
+    """Kernel's place → the rows of each step there, in order of start."""
     table = run.table
     found: dict[Any, list[list[int]]] = defaultdict(lambda: [[] for _ in iterations])
     rows = np.flatnonzero((table.gpu == gpu) & (table.kind == Kind.COMPUTE))
@@ -226,7 +226,7 @@ def test_a_run_does_not_differ_from_itself(run: Run) -> None:
 def test_few_gpus_are_too_few_to_tell(both: Run) -> None:
     frame = query(both, parse("R:gpu=3?view=determinism&by=figure&base=flat"))
     assert {frame.row(place)["verdict"] for place in range(len(frame))} == {"too few to tell"}
-    assert "too few GPUs and iterations" in frame.headline[0]
+    assert "too few GPUs and steps" in frame.headline[0]
     rows = rows_of(frame)
     assert "p" not in rows["sd_gfx_mhz"]
     ours = query(both, parse("R:gpu=3?view=determinism&base=flat"))
@@ -240,17 +240,17 @@ def test_iterations_of_gpus_tell_where_gpus_are_too_few() -> None:
         parse("R?view=determinism&by=figure&base=other"),
     )
     rows = rows_of(frame)
-    assert rows["iteration_time_ns"]["compared"] == "6 and 6 iterations"
+    assert rows["iteration_time_ns"]["compared"] == "6 and 6 steps"
     assert rows["iteration_time_ns"]["verdict"] == "lower"
     assert rows["kernel_spread_pct"]["verdict"] == "too few to tell"
 
 
 def test_a_scope_without_whole_iterations_says_so(run: Run) -> None:
     frame = query(run, parse("R:gpu=1/iteration=none?view=determinism"))
-    assert frame.headline == ("no complete iteration in the scope: steadiness is unknown",)
+    assert frame.headline == ("no complete step in the scope: steadiness is unknown",)
     frame = query(run, parse("R:gpu=1/iteration=11?view=determinism"))
     assert "kernel_spread_pct" not in frame.row(0)
-    assert any("fewer than two complete iterations here" in note for note in frame.notes)
+    assert any("fewer than two complete steps here" in note for note in frame.notes)
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,15 @@ def test_the_hits_are_the_nodes_whose_names_match(text: str, order: tuple[str, .
     found = find(run, View("", order=order, is_total=True), text, limit=10_000)
     assert {hit.path: hit.elapsed_ns for hit in found.hits} == dict(expected)
     assert found.nodes == len(found.hits)
+    of_names: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for hit in found.hits:
+        of_names[hit.level, hit.path[-1]].append(hit.elapsed_ns)
+    assert {(each.level, each.name): (each.places, each.elapsed_ns) for each in found.by_name} == {
+        name: (len(times), sum(times)) for name, times in of_names.items()
+    }
+    one = found.by_name[0]
+    alone = find(run, View("", order=order, is_total=True), text, limit=10_000, one=one)
+    assert alone.nodes == one.places and {hit.path[-1] for hit in alone.hits} == {one.name}
     times = [hit.elapsed_ns for hit in found.hits]
     assert times == sorted(times, reverse=True)
     few = find(run, View("", order=order, is_total=True), text, limit=3)

@@ -173,7 +173,7 @@ def test_exposed_communication(run: Run, truth: dict[str, Any], other_run: Run) 
     total = sum(per_rank[str(gpu)][str(iteration)] for gpu in GPUS for iteration in (11, 12))
     row = only(run, "exposed")
     assert row["gpu_time_ns"] == near(total)
-    assert f"takes {total / 16e6:.4g} ms per GPU and iteration" in row["said"]
+    assert f"takes {total / 16e6:.4g} ms per GPU and step" in row["said"]
     # Most of it waits for GPU 5, whose own is at the ends of the step: hiding it saves little.
     assert 0 <= row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"] < total / 160
     # In the other run communication is exposed at the ends of the step only.
@@ -184,7 +184,7 @@ def test_the_late_host(run: Run, truth: dict[str, Any]) -> None:
     planted = truth["host_bound_stretch"]
     row = only(run, "late-host")
     assert row["said"].startswith(
-        f"GPU {planted['rank']}'s host is late in forward of iteration {planted['iteration']}, "
+        f"GPU {planted['rank']}'s host is late in forward of step {planted['iteration']}, "
         "layers 10 to 12:"
     )
     assert planted["layers"] == [10, 11, 12]
@@ -199,7 +199,7 @@ def test_where_the_allocator_asked_anew(other_run: Run, other_truth: dict[str, A
     row = only(other_run, "late-host")
     assert f"at {len(places)} places in forward" in row["said"]
     for place in places:
-        where = f"on GPU {place['rank']}, iteration {place['iteration']}, layer {place['layer']}"
+        where = f"on GPU {place['rank']}, step {place['iteration']}, layer {place['layer']}"
         size = row["said"].split(where)[0].rsplit(" ms", 1)[0].split()[-1]
         assert float(size) * MS == near(place["idle_host_ns"])
     assert row["gpu_time_ns"] == near(sum(place["idle_host_ns"] for place in places))
@@ -252,7 +252,7 @@ def test_the_largest_overhead(run: Run, truth: dict[str, Any]) -> None:
     row = only(run, "overhead")
     assert row["said"].startswith("a clock below nominal is the largest known overhead")
     # The clock is known on all GPUs, as the bar of the overview has it; the next loss on two.
-    assert row["said"].endswith("MFMA utilisation with 13.7 % on GPUs 0 and 5")
+    assert row["said"].endswith("idle matrix units with 13.7 % on GPUs 0 and 5")
     sums: dict[str, float] = dict.fromkeys(("frequency_ns", "mfma_underutilisation_ns"), 0.0)
     for gpu in truth["breakdown"]["per_gpu"].values():
         for phase in gpu.values():
@@ -505,9 +505,7 @@ def test_one_gpu_alone_is_no_straggler() -> None:
 def test_a_phase_that_waits_for_its_host() -> None:
     late = stretched(rows(), lambda row: (row.phase == Phase.FORWARD) * 250_000, idle=True)
     row = only(run_of(late), "host-bound")
-    assert row["said"].startswith(
-        "forward is host-bound: 4.328 ms of idle time per GPU and iteration"
-    )
+    assert row["said"].startswith("forward is host-bound: 4.328 ms of idle time per GPU and step")
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 245_000
     assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_host_ns"
@@ -539,7 +537,7 @@ def test_a_phase_in_which_launched_work_waits() -> None:
     ]
     run = run_of(late)
     row = only(run, "queue-bound")
-    assert row["said"].startswith("forward is queue-bound: 3.533 ms of idle time per GPU and i")
+    assert row["said"].startswith("forward is queue-bound: 3.533 ms of idle time per GPU and s")
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 200_000
     assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_queued_ns"
@@ -555,7 +553,7 @@ def test_a_host_that_is_late_just_once() -> None:
 
     row = only(run_of(stretched(rows(4), extra, idle=True)), "late-host")
     assert row["said"].startswith(
-        "GPU 1's host is late in backward of iteration 2, layers 3 and 4: the GPU is idle for 1.17 "
+        "GPU 1's host is late in backward of step 2, layers 3 and 4: the GPU is idle for 1.17 "
     )
     assert row["gpu_time_ns"] == 6 * 195_000
     where = "R:gpu=1/iteration=2/phase=backward"
@@ -594,7 +592,7 @@ def test_an_operation_that_is_slow_in_one_iteration() -> None:
     run = run_of(stretched(rows(iterations=5), extra))
     row = only(run, "operation")
     assert row["said"].startswith(
-        "mlp_up takes longer in iteration 3 than in the other iterations: 12.0 % longer in "
+        "mlp_up takes longer in step 3 than in the other steps: 12.0 % longer in "
     )
     assert row["gpu_time_ns"] == 2 * 12 * 120_000
     assert row["cost_ns"] == 12 * 120_000 / 5
@@ -607,7 +605,7 @@ def test_an_iteration_that_takes_longer() -> None:
     slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
     row = only(run_of(slow), "iteration")
     assert row["said"].startswith(
-        "iteration 5 (43.2 ms) takes longer than usual: the median of 8 iterations is 36 ms; "
+        "step 5 (43.2 ms) takes longer than usual: the median of 8 steps is 36 ms; "
     )
     assert "mostly compute, 7.2 ms more" in row["said"]
     assert row["cost_ns"] == pytest.approx(36 * 200_000 / 8)
@@ -617,14 +615,14 @@ def test_an_iteration_that_takes_longer() -> None:
 def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 0)))
     assert not found(run, "iteration")
-    assert "iteration 0 is warm-up: left out unless cut=1" in findings(run).notes
+    assert "step 0 is warm-up: left out unless cut=1" in findings(run).notes
 
 
 def test_an_iteration_that_takes_long_is_left_out_of_what_is_usual() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 3)))
     assert only(run, "iteration")["cost_ns"] is not None
     assert (
-        "iteration 3 took over 2 times the median: left out of figures per usual iteration; the "
+        "step 3 took over 2 times the median: left out of figures per usual step; the "
         "views behind findings include it"
     ) in findings(run).notes
 
@@ -633,7 +631,7 @@ def test_a_step_is_left_out_by_its_mean_over_gpus() -> None:
     """One of four GPUs takes 2.5 times as long in a step, all of them 1.4 times."""
     run = run_of(stretched(rows(4, 8), lambda row: 3 * MS // 2 * (row.gpu == row.iteration == 0)))
     assert not any("left out" in note for note in findings(run).notes)
-    assert "iteration 0 takes 1.4 times as long" in only(run, "iteration")["said"]
+    assert "step 0 takes 1.4 times as long" in only(run, "iteration")["said"]
 
 
 def test_steps_that_differ_are_one_finding() -> None:
@@ -644,12 +642,12 @@ def test_steps_that_differ_are_one_finding() -> None:
     row = only(run, "iteration")
     # Twelve activities of 3 ms in three of five steps of 36 ms.
     assert row["said"].startswith(
-        "steps take 36 ms to 72 ms: iterations 2 to 4 take 2.0 times as long as the others; "
+        "steps take 36 ms to 72 ms: steps 2 to 4 take 2.0 times as long as the others; "
         "mostly compute, 36 ms more"
     )
     assert row["cost_ns"] == pytest.approx(36 * MS * 3 / 5)
     even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
-    assert only(even, "iteration")["said"].startswith("iteration 1 (37.8 ms) takes longer")
+    assert only(even, "iteration")["said"].startswith("step 1 (37.8 ms) takes longer")
     warm_up = run_of(stretched(rows(2, 3), lambda row: MS * (row.iteration == 0)))
     assert only(warm_up, "iteration")["cost_ns"] is None
 
@@ -674,7 +672,7 @@ def test_the_cause_and_the_time_of_long_steps_are_beyond_the_same_steps() -> Non
     )
     row = only(replace(run, side_tables={HostTime: pieces}), "iteration")
     assert row["said"].endswith(
-        "iterations 2 to 4 take 1.5 times as long as the others; mostly idle before launch calls, "
+        "steps 2 to 4 take 1.5 times as long as the others; mostly idle before launch calls, "
         "17.82 ms more per GPU and long step, all of that in memory allocation (hipFree)"
     )
 
@@ -697,7 +695,7 @@ def test_the_clock_of_a_straggler_is_that_of_the_iterations_in_which_it_is_late(
     (row,) = (each for each in found(run) if each["rule"] != "iteration")
     assert row["said"].startswith(
         "GPU 2 runs at a 16.7 % lower clock (1,400 vs 1,680 MHz): kernels of the same names take "
-        "20.0 % longer, 7.2 ms in iteration 3"
+        "20.0 % longer, 7.2 ms in step 3"
     )
 
 
@@ -723,7 +721,7 @@ def test_copies_are_named_by_their_own_launch_and_not_by_where_the_host_is_by_th
     )
     row = only(replace(run, side_tables={HostTime: pieces}), "straggler")
     assert row["said"] == (
-        "GPU 2 copies for 5 ms per iteration with nothing else, 4 ms more than the others' median: "
+        "GPU 2 copies for 5 ms per step with nothing else, 4 ms more than the others' median: "
         "mostly Memcpy HtoD (Host -> Device), launched by to in data"
     )
 
@@ -735,7 +733,7 @@ def test_a_gpu_with_more_work() -> None:
         more.append(replace(more[-1], gpu=2, start=last + (number + 1) * MS, launch=last))
     row = only(run_of(more), "straggler")
     said = "GPU 2 has more work, 55.6 % more kernels: its compute takes 20 ms longer, mostly mlp_dp"
-    assert row["said"].startswith(said) and " in iteration 2" in row["said"]
+    assert row["said"].startswith(said) and " in step 2" in row["said"]
     # The others have 20 kernels less in three iterations.
     assert row["cost_ns"] == pytest.approx(20 / 3 * MS, abs=1)
 
@@ -769,7 +767,7 @@ def test_communication_that_nothing_hides() -> None:
         for row in rows()
     ]
     row = only(run_of(made), "exposed")
-    assert "takes 6 ms per GPU and iteration (16.7 %): all_gather in backward" in row["said"]
+    assert "takes 6 ms per GPU and step (16.7 %): all_gather in backward" in row["said"]
     assert row["gpu_time_ns"] == 2 * 3 * 6 * MS
     assert row["cost_ns"] == 6 * MS
     few = [row for row in made if row.kind == Kind.COMPUTE or row.layer in (0, 5)]
@@ -808,7 +806,7 @@ def test_the_share_of_throttled_iterations_is_told_from_that_of_the_run() -> Non
     run = run_of(stretched(rows(2, 6), lambda row: MS // 5 * (row.iteration >= 3)))
     share = np.where(run.table.iteration >= 3, 80.0, 0.0)
     assert only(clocked(run, "throttle_pct", share), "throttled")["said"] == (
-        "GPUs 0 and 1 are throttled 44 % of the time, 80 % since iteration 3"
+        "GPUs 0 and 1 are throttled 44 % of the time, 80 % since step 3"
     )
 
 
@@ -938,7 +936,7 @@ def test_of_too_many_activities_some_iterations_are_looked_at(
     row = only(run, "layer")
     assert row["cost_ns"] == 2 * 300_000
     frame = findings(run)
-    assert any(" of 9 iterations, evenly chosen, are analysed" in note for note in frame.notes)
+    assert any(" of 9 steps, evenly chosen, are analysed" in note for note in frame.notes)
     looked_at = int(frame.headline[0].split(" activities checked")[0].split()[-1])
     assert 0 < looked_at < len(run.table) and looked_at % 72 == 0
 
@@ -1073,7 +1071,7 @@ def test_copies_that_nothing_hides() -> None:
 
     made = [copying(row) for row in rows()]
     row = only(run_of(made), "copies")
-    assert row["said"].startswith("exposed copies take 2 ms per GPU and iteration (5.6 %): Mem")
+    assert row["said"].startswith("exposed copies take 2 ms per GPU and step (5.6 %): Mem")
     assert row["cost_ns"] == 2 * MS
     hidden = [*rows(), *(replace(row, stream=9) for row in made if row.kind == Kind.COPY)]
     assert found(run_of(sorted(hidden, key=lambda row: (row.gpu, row.start))), "copies") == []
@@ -1083,7 +1081,7 @@ def test_a_clock_that_drops_from_an_iteration_on() -> None:
     run = run_of(rows(2, 6))
     low = (run.table.gpu == 1) & (run.table.iteration >= 4)
     row = only(clocked(run, "gfx_mhz", np.where(low, 1800.0, 2000.0)), "clock-drop")
-    assert row["said"].startswith("GPU 1's clock drops by 10.0 % since iteration 4")
+    assert row["said"].startswith("GPU 1's clock drops by 10.0 % since step 4")
     assert row["cost_ns"] == pytest.approx(36 * MS * 0.1 * 2 / 6, rel=1e-6)
     noise = np.random.default_rng(1).normal(2000, 5, len(run.table))
     assert found(clocked(run, "gfx_mhz", noise), "clock-drop") == []

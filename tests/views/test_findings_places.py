@@ -48,7 +48,7 @@ CASES = (
         "at the end of the step",
     ),
     ("data that take ever longer", "module", r"growing gradually from \S+ \S+ to", "Data loading"),
-    ("a step that compiles", "module", "by compiling .* in iteration", "Compiling"),
+    ("a step that compiles", "module", "by compiling .* in step", "Compiling"),
     ("experts of one GPU with more tokens", "fsdp", r"mostly in layers \d and \d \(mlp", "FLOPs"),
 )
 

@@ -83,7 +83,7 @@ def test_the_three_results() -> None:
     assert near.verdict == INCONCLUSIVE and "not beyond the noise of 12 and 12" in near.sentence
     few = verdict(run_with(2, 3, mlp_dp=2.0), base, "step_time>+5%")
     assert few.verdict == INCONCLUSIVE and np.isnan(few.q)
-    assert f"too few to tell, 3 and 12 iterations; {MIN_ITERATIONS} of each can" in few.sentence
+    assert f"too few to tell, 3 and 12 steps; {MIN_ITERATIONS} of each can" in few.sentence
 
 
 def test_the_figures_are_those_of_the_iterations() -> None:
@@ -135,7 +135,7 @@ def test_parts_that_are_missing() -> None:
         ("step_time>2x", "unknown unit 'x'"),
         ("steptime>+2%", "unknown column 'steptime'"),
         ("node=1/elapsed_ns>+2%", "is not LEVEL=LABEL"),
-        ("gpu=1/step_time>+2%", "covers whole iterations"),
+        ("gpu=1/step_time>+2%", "covers whole steps"),
         ("power_w>+1ms", "power_w is in W, not in ms"),
         ("step_time>+1GB", "step_time_ns is in ns, not in GB"),
         ("kernels>+1W", "kernels is in no unit, not in W"),
@@ -186,7 +186,7 @@ def test_the_command_fails_where_a_limit_is_exceeded(
 
 
 def run_between(seed: int, noise: float = 0.03, factor: float = 1.0) -> Run:
-    """A run whose iterations vary by 0.3 %, and which differs from the next one by more."""
+    """A run whose steps vary by 0.3 %, and which differs from the next one by more."""
     whole = factor * (1.0 + noise * float(np.random.default_rng(9000 + seed).standard_normal()))
     return run_with(seed, 8, 0.003, **dict.fromkeys(OPERATIONS, whole))
 
@@ -222,7 +222,7 @@ def test_the_sentence_says_which_noise_is_known() -> None:
     assert one.verdict == FAIL and one.sentence.endswith("; the noise between runs is unknown")
     (two,) = judge(run, base, limit, [other])
     assert (two.runs, two.counts, one.counts) == (2, (12, 24), (12, 12))
-    assert "12 and 24 iterations, and of 2 baselines that spread by ±1.3 %" in two.sentence
+    assert "12 and 24 steps, and of 2 baselines that spread by ±1.3 %" in two.sentence
     # Two baselines tell little of their spread: q is Student's, with one degree of freedom.
     assert two.q > 100 * one.q
     lacking = run_of([Row(at * 10_000, 5_000, iteration=at, operation="norm") for at in range(12)])

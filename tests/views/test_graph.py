@@ -170,7 +170,7 @@ def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch)
     frame = shown(run, "operation", cut=True)
     own = run.table.iteration == 11
     assert frame.total["kernel_ns"] == run.table.duration_ns[own].sum()
-    assert any("this is the graph of iteration 11" in note for note in frame.notes)
+    assert any("this is the graph of step 11" in note for note in frame.notes)
 
 
 def test_of_too_many_gpus_some_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_straggler_that_starts_its_kernels_early_is_not_said_to_start_them_lat
     monkeypatch.setattr(RankLeads, "behind", first)
     lines = headline(stand, base_of(stand.run, view))
     assert lines[0].startswith(f"straggler GPU {stand.gpus[first]} ")
-    assert "delays others by 2 ms per iteration" in lines[0]
+    assert "delays others by 2 ms per step" in lines[0]
     assert not any("-" in line or "last" in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Idle time of the hosts: owned by a call only while the host is in it, and by the iteration that
+"""Idle time of the hosts: owned by a call only while the host is in it, and by the step that
 the host is in."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOKENS = 1000
 def trained(
     folder: Path, after: Callable[[Rank, int], None], world: int = 4, layers: int = 4
 ) -> Run:
-    """Eight iterations from 10 on, each with work of the hosts after its loss is read back."""
+    """Eight steps from 10 on, each with work of the hosts after its loss is read back."""
     ranks = [Rank(number, world) for number in range(world)]
     for number in range(10, 18):
         begins = [each.now for each in ranks]

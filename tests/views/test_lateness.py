@@ -24,7 +24,7 @@ from tests.support import Row, details, run_of
 MS = 1_000_000
 TRANSFER = 300_000
 Extra = Callable[[int, int, int], int]
-"""ns that a GPU takes longer for, by GPU, iteration and step."""
+"""ns that a GPU takes longer for, by GPU, step and step."""
 Team = Sequence[int]
 
 
@@ -81,7 +81,7 @@ TENSOR_AND_DATA = [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
 
 
 def late(run: Run) -> list[tuple[int, list[int], str | None]]:
-    """GPU, iterations and cause of the stragglers."""
+    """GPU, steps and cause of the stragglers."""
     stand = leads(run, parse("R"))[0]
     return [
         (stand.gpus[one.place], [stand.iterations[at] for at in one.when], one.cause)
@@ -109,18 +109,18 @@ def test_one_that_is_late_once_is_late() -> None:
     )
     assert late(run) == [(2, [3], "host")]
     (said,) = findings(run)
-    assert said.startswith("GPU 2 is held back by its host") and "in iteration 3" in said
+    assert said.startswith("GPU 2 is held back by its host") and "in step 3" in said
     assert "it delays the other three GPUs by 60 ms" in said
     assert (
         query(run, parse("R?view=ranks"))
         .headline[0]
-        .startswith("straggler GPU 2 lags 5 ms in iteration 3")
+        .startswith("straggler GPU 2 lags 5 ms in step 3")
     )
 
 
 @pytest.mark.parametrize(
     ("those", "text"),
-    [((1, 3, 5), "every 2 iterations"), ((3, 4, 5), "since iteration 3"), ((0, 1), "until")],
+    [((1, 3, 5), "every 2 steps"), ((3, 4, 5), "since step 3"), ((0, 1), "until")],
 )
 def test_when_is_part_of_the_answer(those: tuple[int, ...], text: str) -> None:
     run = job(
@@ -176,7 +176,7 @@ def test_a_slow_link_is_named_and_nobody_is_late_for_it() -> None:
     run = job(TENSOR_AND_DATA, transfer=lambda team: TRANSFER * (4 if tuple(team) == (2, 3) else 1))
     (said,) = findings(run, "slow-link")
     assert said.startswith("the link of GPUs 2 and 3 is slow: all_reduce takes 300.0 % longer")
-    assert "900 µs per iteration, 900 µs of that exposed" in said
+    assert "900 µs per step, 900 µs of that exposed" in said
     assert findings(run) == []
     assert findings(job(TENSOR_AND_DATA), "slow-link") == []
     assert findings(job(EVERYONE), "slow-link") == []
@@ -245,11 +245,11 @@ def test_who_waits_for_whom_needs_all_ranks() -> None:
     ("when", "text"),
     [
         ([0, 1, 2, 3], ""),
-        ([2], " in iteration 12"),
-        ([2, 3], " since iteration 12"),
-        ([0, 1], " until iteration 11"),
-        ([0, 3], " in iterations 10 and 13"),
-        ([0, 1, 3], " in iterations 10, 11 and 13"),
+        ([2], " in step 12"),
+        ([2, 3], " since step 12"),
+        ([0, 1], " until step 11"),
+        ([0, 3], " in steps 10 and 13"),
+        ([0, 1, 3], " in steps 10, 11 and 13"),
     ],
 )
 def test_when(when: list[int], text: str) -> None:
@@ -259,7 +259,7 @@ def test_when(when: list[int], text: str) -> None:
 def test_of_many_iterations_some_are_named() -> None:
     numbers = [*range(10, 30, 3), 29]
     found = recurrence([number - 10 for number in numbers], list(range(10, 40)))
-    assert found == " in 8 of 30 iterations: 10, 13, 16, 19, 22 and 3 more"
+    assert found == " in 8 of 30 steps: 10, 13, 16, 19, 22 and 3 more"
 
 
 def pipeline(stages: int, took: Callable[[int], int], host_ns: Callable[[int], int]) -> Run:
@@ -319,7 +319,7 @@ def test_a_stage_without_peers_is_compared_with_the_other_stages(stages: int) ->
     late_host = pipeline(stages, usual, lambda gpu: 2 * MS * (gpu == 1))
     (said,) = findings(late_host, "slow-stage")
     assert said.startswith("GPU 1 is a stage held back by its host")
-    assert "8 ms per iteration more" in said
+    assert "8 ms per step more" in said
 
 
 def replicas(slow: int) -> Run:
@@ -385,7 +385,7 @@ def test_of_many_late_gpus_the_latest_are_explained() -> None:
 
 
 def test_where_a_gpu_is_slower_is_of_the_iterations_in_which_it_is() -> None:
-    """One operation takes 20 ms longer in two iterations, another one 2 ms longer in all six."""
+    """One operation takes 20 ms longer in two steps, another one 2 ms longer in all six."""
     run = job(
         [[range(4)]] * 3,
         work=lambda gpu, iteration, step: (
@@ -393,4 +393,4 @@ def test_where_a_gpu_is_slower_is_of_the_iterations_in_which_it_is() -> None:
         ),
     )
     (said,) = findings(run)
-    assert f"{100 * 20 / 22:.1f} % of that in op1 in backward in iterations 2 and 3" in said
+    assert f"{100 * 20 / 22:.1f} % of that in op1 in backward in steps 2 and 3" in said

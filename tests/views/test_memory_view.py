@@ -103,7 +103,7 @@ def test_the_peak_is_drawn_and_its_holder_named() -> None:
     assert allocated.max() * 1e9 == pytest.approx(frame.total["held_bytes"])
     assert reserved.min() * 1e9 == 64 << 20
     by_iteration = query(run, parse("R?view=memory&by=iteration"))
-    assert "iteration 4" in by_iteration.headline[1]
+    assert "step 4" in by_iteration.headline[1]
     for form in ("text", "json", "csv", "markdown"):
         assert render_frame(frame, form)
 

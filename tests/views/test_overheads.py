@@ -73,9 +73,9 @@ def test_rows_go_by_what_is_lost_and_lead_to_the_node(run: Run, by: str) -> None
 def test_the_largest_loss_of_a_row_is_the_largest(run: Run) -> None:
     titles = {
         "extra instructions": "extra_inst_ns",
-        "MFMA utilisation": "mfma_loss_ns",
+        "idle matrix units": "mfma_loss_ns",
         "vector work": "vector_ns",
-        "frequency": "frequency_ns",
+        "low clock": "frequency_ns",
         "exposed communication": "exposed_comm_ns",
         "idle": "idle_ns",
     }
@@ -106,7 +106,7 @@ def test_the_waterfall_ends_at_the_elapsed_time(run: Run) -> None:
     # Here no part is below zero: the legend has no word for it.
     saves = np.zeros(len(reached))
     assert "saves" not in series
-    assert waterfall.labels[0] == "theoretical" and waterfall.labels[-1] == "observed"
+    assert waterfall.labels[0] == "ideal" and waterfall.labels[-1] == "measured"
     level = reached[0]
     for place in range(1, len(waterfall.labels) - 1):
         after = level + adds[place] - saves[place]
@@ -142,12 +142,12 @@ def test_a_table_made_by_hand() -> None:
     found = query(made(), parse("R?view=overheads&columns=elapsed_ns,lost_ns,largest_loss"))
     rows = rows_of(found)
     assert list(rows) == ["mlp", "norm", "gather"]
-    assert rows["mlp"] == {"elapsed_ns": 1000, "lost_ns": 600, "largest_loss": "frequency"}
+    assert rows["mlp"] == {"elapsed_ns": 1000, "lost_ns": 600, "largest_loss": "low clock"}
     assert rows["norm"] == {"elapsed_ns": 500, "lost_ns": 500, "largest_loss": "vector work"}
     assert rows["gather"]["lost_ns"] == 200
     assert rows["gather"]["largest_loss"] == "exposed communication"
     assert found.total == {"elapsed_ns": 1700, "lost_ns": 1300, "largest_loss": None}
-    assert "0.5 µs (29.4 %) frequency, the largest loss" in found.headline[0]
+    assert "0.5 µs (29.4 %) low clock, the largest loss" in found.headline[0]
     waterfall = found.charts[0]
     assert isinstance(waterfall, BarChart)
     contention = waterfall.labels.index("contention")
@@ -167,6 +167,6 @@ def test_without_counters_the_lump_is_named() -> None:
     assert rows["mlp"]["unmodelled_ns"] == 1000 and rows["mlp"]["largest_loss"]
     assert rows["add"]["lost_ns"] == 500 and rows["add"]["largest_loss"] == "idle"
     assert "0.4 µs (26.7 %) idle, the largest known loss" in found.headline[0]
-    assert "theoretical time unknown" in found.headline[0]
+    assert "ideal unknown" in found.headline[0]
     said = " ".join(found.notes)
     assert "no counters" in said and "hardware.toml" in said and "clock is unknown" in said

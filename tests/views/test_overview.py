@@ -68,7 +68,7 @@ def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> No
     frame = query(run, OVERVIEW)
     known = figures(frame)
     throughput = query(run, View("R", name="throughput"))
-    (step,) = (known[word] for word in known if word.startswith("iteration # ms"))
+    (step,) = (known[word] for word in known if word.startswith("step # ms"))
     assert step == round(throughput.total["iteration_ns"] / 1e6, 1)
     rate = throughput.total["tokens_per_s"] * len(run.gpus)
     assert known["#k tok/s"] == pytest.approx(rate / 1e3, rel=0.001)
@@ -117,14 +117,14 @@ def test_parts_of_some_gpus_divide_the_time_of_all() -> None:
     run = replace(run, table=table.with_measured(columns))
     chart = composition(query(run, OVERVIEW))
     assert len(chart.labels) == 1 and chart.some == "2/4"
-    assert chart.divided == ("MFMA utilisation", "unattributed compute")
+    assert chart.divided == ("idle matrix units", "not explained")
     parts = {each.name: each.numbers.tolist() for each in chart.series}
-    assert parts["theoretical"] == pytest.approx([0.3])
-    assert parts["MFMA utilisation"] == pytest.approx([0.2])
-    assert parts["unattributed compute"] == pytest.approx([0.5])
+    assert parts["ideal"] == pytest.approx([0.3])
+    assert parts["idle matrix units"] == pytest.approx([0.2])
+    assert parts["not explained"] == pytest.approx([0.5])
     text = "\n".join("".join(text for text, _ in line) for line in draw(chart, 120, 12, UNICODE))
-    assert "MFMA utilisation ~0.2 ms ~20.0 %" in text and "compute ~0.5 ms ~50.0 %" in text
-    assert "theoretical 0.3 ms 30.0 %" in text and "~ as on 2/4 GPUs" in text
+    assert "idle matrix units ~0.2 ms ~20.0 %" in text and "explained ~0.5 ms ~50.0 %" in text
+    assert "ideal 0.3 ms 30.0 %" in text and "~ as on 2/4 GPUs" in text
     for by in ("operation", "gpu"):
         losses = query(run, View("R", name="overheads", by=by))
         assert losses.total["mfma_loss_pct"] == pytest.approx(20)
@@ -254,7 +254,7 @@ def test_of_two_runs_the_later_is_compared_with_the_first_with_the_right_sign() 
     slow = slower(fast, 1.5)
     view = replace(OVERVIEW, run="B", baseline=Baseline("A"))
     frame = query(replace(slow, others={"A": fast}), view)
-    assert re.search(r"iteration .* → .* \(\+50\.0 %\)", frame.headline[0])
+    assert re.search(r"step .* → .* \(\+50\.0 %\)", frame.headline[0])
     assert frame.values["step_change_pct"].numbers == pytest.approx(50.0, abs=0.01)
     assert composition(frame).labels == ("B", "A")
     found = cards(frame)
@@ -287,7 +287,7 @@ def test_lanes_show_the_time_in_which_anything_runs(run: Run) -> None:
 
 
 def test_every_place_has_the_same_step_time() -> None:
-    """The mean over complete iterations and GPUs of the time charged to them."""
+    """The mean over complete steps and GPUs of the time charged to them."""
     run = sample_run(iterations=5)
     longer = run.table.iteration == run.table.iteration.max()
     idle = run.table.idle_ns.copy()
@@ -304,14 +304,14 @@ def test_every_place_has_the_same_step_time() -> None:
     assert overview.values["step_ns"].numbers.mean() == pytest.approx(step_ns)
     shown = time(step_ns)
     each = step_of(run, OVERVIEW).times.each_ns
-    assert overview.headline[0].startswith(f"iteration {shown} (")
+    assert overview.headline[0].startswith(f"step {shown} (")
     assert f"to {time(each.max())} ▁▁▁▁█)" in overview.headline[0]
     for by in ("iteration", "gpu"):
         throughput = query(run, View("R", name="throughput", by=by))
         assert throughput.total["iteration_ns"] == pytest.approx(step_ns)
         assert throughput.values["iteration_ns"].numbers.mean() == pytest.approx(step_ns)
     findings = query(run, View("R", name="findings"))
-    assert f" · {shown} per iteration" in findings.headline[0]
+    assert f" · {shown} per step" in findings.headline[0]
     for row in range(len(findings)):
         for name in ("saving_ns", "saving_low_ns", "saving_high_ns"):
             assert (findings.values[name].at(row) or 0.0) <= step_ns

@@ -248,7 +248,7 @@ def test_the_host_bound_stretch_is_told_from_the_slow_clock(run: Run) -> None:
 
 
 def made(late: int = 0, slow: float = 1.0, gap: int = 0) -> Run:
-    """Two iterations of four layers on three GPUs, the last of them late, slow or with gaps."""
+    """Two steps of four layers on three GPUs, the last of them late, slow or with gaps."""
     rows = []
     for gpu in range(3):
         apart = gpu == 2
@@ -380,7 +380,7 @@ def test_of_too_many_activities_some_iterations_are_compared(
     assert label in ("11", "12")
     for name in ("ahead_ns", "behind", "occurrences", "span_ns", "wait_ns", "caused_ns"):
         assert few.row(0)[name] == whole[label][name]
-    assert any("1 of 2 iterations are compared" in note for note in few.notes)
+    assert any("1 of 2 steps are compared" in note for note in few.notes)
     one = query(run, parse("R:iteration=11?order=iteration&view=ranks"))
     assert not any("compared" in note for note in one.notes)
     assert one.row(0)["lead_ns"] is not None

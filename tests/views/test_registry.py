@@ -77,7 +77,7 @@ def test_the_tree_and_one_view_import_no_other_view() -> None:
 
 
 def steps(*blocks: tuple[str, int, int]) -> Run:
-    """A run of one iteration: operation, GPU and phase of each activity."""
+    """A run of one step: operation, GPU and phase of each activity."""
     rows = [
         Row(10 * place, 5, operation=name, gpu=gpu, iteration=1, phase=phase)
         for place, (name, gpu, phase) in enumerate(blocks)

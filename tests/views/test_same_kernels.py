@@ -18,7 +18,7 @@ Tokens = Callable[[int, int], int]
 def trained(
     folder: Path, tokens: Tokens, experts: Tokens | None = None, slow: int | None = None
 ) -> Run:
-    """Eight iterations from 10 on of four ranks, with tokens by rank and iteration."""
+    """Eight steps from 10 on of four ranks, with tokens by rank and step."""
     ranks = [Rank(number, 4) for number in range(4)]
     for number in range(10, 18):
         begins = [each.now for each in ranks]
@@ -56,7 +56,7 @@ def test_longer_sequences_of_a_gpu_are_more_tokens(tmp_path: Path) -> None:
     run = trained(tmp_path, lambda rank, at: 1300 if rank == 1 and at in longer else 1000)
     texts, headline = said(run)
     for text in (texts[0], headline):
-        assert all(each in text for each in ("GPU 1", "1.3× the tokens", "iterations 12 and 16"))
+        assert all(each in text for each in ("GPU 1", "1.3× the tokens", "steps 12 and 16"))
         assert "same kernels" not in text
     columns = query(run, parse("R?view=ranks&columns=slower_pct,extra_work_ns"))
     assert columns.row(1)["slower_pct"] == pytest.approx(0, abs=0.5)

@@ -27,7 +27,7 @@ def test_a_rail_that_flaps_is_named_with_all_its_iterations(
     row = rules.index("slow-link")
     assert frame.labels[row].startswith("The link of GPUs 2 and 3 is ")
     assert all(str(number) in frame.labels[row] for number in when)
-    assert ("in iteration" in frame.labels[row]) == bool(when)
+    assert ("in step" in frame.labels[row]) == bool(when)
     figures = frame.row(row)
     assert figures["saving_ns"] == pytest.approx(cost_ns, rel=0.1)
     assert figures["saving_low_ns"] <= cost_ns <= figures["saving_high_ns"]

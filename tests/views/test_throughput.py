@@ -1,4 +1,4 @@
-"""Throughput: iterations against a plain count, parts that add up, tokens known or given."""
+"""Throughput: steps against a plain count, parts that add up, tokens known or given."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def elapsed(run: Run, gpu: int, iteration: int) -> int:
 
 @pytest.mark.parametrize("scope", ["", ":gpu=3"])
 def test_iterations_are_those_of_a_plain_count(run: Run, scope: str) -> None:
-    """Of a run whose last iteration is truncated on one GPU."""
+    """Of a run whose last step is truncated on one GPU."""
     run = replace(run, partial_iterations={**run.partial_iterations, 3: frozenset([12])})
     found = query(run, parse(f"R{scope}?view=throughput"))
     gpus = [gpu.index for gpu in run.gpus] if not scope else [3]
@@ -53,7 +53,7 @@ def test_iterations_are_those_of_a_plain_count(run: Run, scope: str) -> None:
             assert row["tokens_per_s"] == pytest.approx(2 * 4096 / (row["iteration_ns"] / 1e9))
     assert steady and len(steady) < len(found) * len(gpus)
     assert found.total["iteration_ns"] == pytest.approx(statistics.fmean(steady))
-    assert any("iteration 12" in note for note in found.notes)
+    assert any("step 12" in note for note in found.notes)
     rate = 2 * 4096 / (statistics.fmean(steady) / 1e9)
     assert found.headline[0].startswith(f"{rate:,.0f} tok/s per GPU")
 
@@ -150,7 +150,7 @@ def test_a_gpu_that_lacks_an_iteration_makes_it_no_steady_one() -> None:
     assert states == ["steady", "steady", "cut"]
     cut = replace(run_of(rows), partial_iterations={0: frozenset({0, 1, 2})})
     nothing = query(cut, parse("R?view=throughput&of=tokens:10"))
-    assert nothing.headline == ("the scope has no complete iteration: throughput is unknown",)
+    assert nothing.headline == ("the scope has no complete step: throughput is unknown",)
     for by in ("gpu", "part"):
         frame = query(cut, parse(f"R?view=throughput&by={by}"))
         assert all(value is None for value in frame.total.values())
@@ -174,7 +174,7 @@ def test_inference_is_divided_by_its_own_phases() -> None:
 
 
 def test_without_iterations_it_says_what_it_needs() -> None:
-    with pytest.raises(UsageError, match="no iterations"):
+    with pytest.raises(UsageError, match="no steps"):
         query(run_of([Row(0, 10), Row(20, 5, Kind.COMM, 3)]), parse("R?view=throughput"))
 
 
@@ -192,7 +192,7 @@ def test_a_statistic_goes_over_the_gpus_of_an_iteration_and_the_iterations_of_a_
 ) -> None:
     gpus, steady = [gpu.index for gpu in run.gpus], (11, 12)
     found = query(run, parse("R?view=throughput&stat=median"))
-    assert found.over == ("gpu",) and found.columns[0].title == "median iteration"
+    assert found.over == ("gpu",) and found.columns[0].title == "median step"
     for number, label in enumerate(found.labels):
         times = [elapsed(run, gpu, int(label)) for gpu in gpus]
         assert found.row(number)["iteration_ns"] == pytest.approx(statistics.median(times))

@@ -28,7 +28,7 @@ _EXTRA = "elapsed_ns,kernel_ns,kernels,idle_ns,exposed_comm_ns"
 
 
 def _scopes(run: Run) -> list[tuple[str, ...]]:
-    """The run, one GPU, one of its iterations, and the nodes under that."""
+    """The run, one GPU, one of its steps, and the nodes under that."""
     path: tuple[str, ...] = ()
     scopes = [path]
     for _ in range(4):
@@ -122,7 +122,7 @@ TREES = [
 def test_truncated_iterations_count_only_where_they_are_asked_for(
     order: tuple[str, ...], cut: bool
 ) -> None:
-    """In the tree rows add up to the total: of the complete iterations, or with `cut` of all."""
+    """In the tree rows add up to the total: of the complete steps, or with `cut` of all."""
     run = replace(sample_run(gpus=3), partial_iterations={2: frozenset([10])})
     table = run.table
     counted = np.ones(len(table), np.bool_) if cut else table.iteration != 10

@@ -186,7 +186,7 @@ def test_rows_that_are_still_read_are_pending() -> None:
 
 def timed(name: str, step_ms: float, heat: float, joules: float, seed: int, count: int = 12,
           **settings: Setting) -> RunRow:  # fmt: skip
-    """A run whose iterations vary by 1 %, with 64 samples a step."""
+    """A run whose steps vary by 1 %, with 64 samples a step."""
     steps = step_ms * 1e6 * (1 + 0.01 * np.random.default_rng(seed).standard_normal(count))
     step_ns = float(np.median(steps))
     found = {
@@ -211,7 +211,7 @@ def test_the_coolest_at_equal_speed_is_named() -> None:
     first = min(rows[:2], key=lambda row: row.figures["step_time_ns"]).name
     other = {"tp2": "tp4", "tp4": "tp2"}[first]
     assert fast.startswith(f"{first} is the fastest: 6")
-    assert f"but {other} is as fast within the noise of the iterations" in fast
+    assert f"but {other} is as fast within the noise of the steps" in fast
     # Not tp8, which is cooler still, but 10 % slower.
     assert cool.startswith(
         "tp4 is the coolest at equal speed: 71.0 °C (peak 79), against 78.0 °C (peak 86) of tp2"
@@ -248,7 +248,7 @@ def test_equal_runs_are_found_equal_and_others_not() -> None:
 def test_too_few_iterations_make_no_runs_equal() -> None:
     rows = [timed("a", 100.0, 80.0, 900.0, 1, 2), timed("b", 104.0, 60.0, 900.0, 2, 2)]
     fast, cool, _ = findings(rows)
-    assert fast.endswith("too few iterations to know their noise")
+    assert fast.endswith("too few steps to know their noise")
     assert "no cooler run is as fast" in cool
 
 

@@ -38,7 +38,7 @@ TRUTHS = {
     "layer:21 as peers": 1.011,
     "operation:attn_op contention as peers": 1.00,
 }
-"""How much shorter the median iteration of fsdp2 is, generated without each cause (ms)."""
+"""How much shorter the median step of fsdp2 is, generated without each cause (ms)."""
 
 
 def answers(run: Run, *questions: str, by: str = "") -> dict[str, dict[str, float | None]]:
@@ -334,7 +334,7 @@ def test_what_no_counted_step_has_is_said() -> None:
     run = replace(demo_run("fsdp2"), partial_iterations={0: frozenset([11])})
     for question in ("iteration=11 as peers", "iteration=none as peers"):
         found = OpenRun(run).what_if(question)
-        assert found.notes[0] == f"{question}: it is in no complete iteration"
+        assert found.notes[0] == f"{question}: it is in no complete step"
 
 
 def test_steps_of_no_time_are_not_replayed() -> None:

@@ -178,7 +178,7 @@ def _plain(view: View, row: RunRow) -> View:
 
 
 def _whole(own: _Seen, metric: Metric) -> tuple[float | None, bool]:
-    """The total of a column, or the mean, smallest or largest of GPUs or iterations without one.
+    """The total of a column, or the mean, smallest or largest of GPUs or steps without one.
 
     And whether it is one of these; None where neither is known.
     """

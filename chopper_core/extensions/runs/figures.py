@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.memory import failed_allocations
 from chopper_core.analyses.samples import node_amounts
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import replicas
@@ -33,6 +34,7 @@ from chopper_core.columns import (
 from chopper_core.extensions.runs.run_rows import OK, PARTIAL, SHORT, RunRow, RunRows
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
+from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NothingToShow
@@ -115,7 +117,7 @@ def _traffic_columns() -> Iterator[RunColumn]:
 # fmt: off
 _OWN: Final = (
     _of_view("step_time_ns", "ns", "step", LOWER, "throughput", "iteration_ns", TOTAL,
-             "Step time: the mean over the complete iterations and GPUs."),
+             "Step time: the mean over the complete steps and GPUs."),
     _derived("run_tokens_per_s", "tok/s", "run tok/s", HIGHER,
              "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of"
              " a step are global_batch x sequence of the settings; else tokens_per_s of a GPU x "
@@ -126,7 +128,7 @@ _OWN: Final = (
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
              "Energy of a step: the total of `iteration_energy_j` of the view power.",
-             "telemetry of power or energy covers no iteration on every GPU"),
+             "telemetry of power or energy covers no step on every GPU"),
     _derived("j_per_token", "J", "token energy", LOWER,
              "j_per_step / tokens of a step (see run_tokens_per_s).",
              f"{_NO_TOKENS}, {_OR_ENERGY}"),
@@ -175,7 +177,7 @@ _OWN: Final = (
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),
     _derived("straggler_delay_ns", "ns", "delay", LOWER,
-             "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
+             "How long the straggler delays a step: its `delay_ns` of the view ranks.",
              "no GPU delays the others, or no collective is complete"),
 )
 # fmt: on
@@ -184,7 +186,7 @@ RUN_COLUMNS: Final = {each.metric.name: each for each in _OWN}
 GPUS: Final = column("""gpus | | GPUs
     The number of GPUs with data.""")
 STATUS: Final = column("""status | | status
-    ok; short: no complete iteration; partial: some files, or parts of them, can't be read;
+    ok; short: no complete step; partial: some files, or parts of them, can't be read;
     failed: none can.""")  # fmt: skip
 REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
@@ -242,6 +244,7 @@ _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_pe
 _MOST_STEPS: Final = 1000
 """Of a log, evenly chosen: they tell how times vary."""
 _LOG_ALONE: Final = "it has the log of a trainer alone, which lacks it"
+_SNAPSHOTS_ALONE: Final = "it has memory snapshots alone, without a trace"
 NO_TIMES_IN_LOG: Final = "the log states no step times, and has no stamps"
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
 _NO_WINDOW: Final = "the samples have no times, or none of the power"
@@ -263,6 +266,8 @@ def figures_of_run(run: Run) -> RunRow:
     places = {name: (each.view, each.name) for name, each in RUN_COLUMNS.items() if each.view}
     if run.is_logged_only:
         return _of_log(run)
+    if run.is_snapshot:
+        return _of_snapshot(run)
     if run.is_sampled_only:
         missing = dict.fromkeys(RUN_COLUMNS, _NO_TRACE)
         places = {name: place for name, place in places.items() if place[0] == "power"}
@@ -326,9 +331,24 @@ def _of_log(run: Run) -> RunRow:
         figures |= {name: number for name, number in known.items() if isfinite(number)}
     missing = {name: _LOG_ALONE for name in RUN_COLUMNS if name not in figures}
     status, reason = (OK, "") if "step_time_ns" in figures else (SHORT, NO_TIMES_IN_LOG)
+    failed = failed_allocations(run)
+    if training is not None and failed and failed[-1].ends(training):
+        status, reason = SHORT, failed[-1].sentence
     each_ns = [] if training is None else training.step_ns[training.steady].tolist()
     times = evenly(each_ns, _MOST_STEPS)
     return RunRow(run.name, run.name, {}, status, reason, figures, missing, times)
+
+
+def _of_snapshot(run: Run) -> RunRow:
+    """The row of a run of memory snapshots alone: the most that is allocated on a GPU."""
+    figures: dict[str, float | str] = {
+        GPUS.name: float(len(run.gpus)),
+        "peak_bytes": float(run.side(MemoryEvents).allocated.max()),
+    }
+    missing = {name: _SNAPSHOTS_ALONE for name in RUN_COLUMNS if name not in figures}
+    failed = failed_allocations(run)
+    reason = failed[-1].sentence if failed else _SNAPSHOTS_ALONE
+    return RunRow(run.name, run.name, {}, SHORT, reason, figures, missing, ())
 
 
 def _take(

@@ -1,6 +1,6 @@
 """Findings of a set of runs: the fastest, the coolest at equal speed, the cheapest, the failed.
 
-Runs of one model are compared. Two are equally fast where their iterations don't differ beyond
+Runs of one model are compared. Two are equally fast where their steps don't differ beyond
 noise: the Wilcoxon-Mann-Whitney test of `determinism`, adjusted for the number of runs.
 """
 
@@ -92,8 +92,8 @@ class Speed(Struct, frozen=True, eq=False):
     values: Float64
     """More is faster."""
     chances: Float64
-    """How likely chance alone makes the iterations of a run differ so much from the fastest's;
-    NaN where there are too few iterations."""
+    """How likely chance alone makes the steps of a run differ so much from the fastest's;
+    NaN where there are too few steps."""
 
     @property
     def equal(self) -> tuple[int, ...]:
@@ -189,10 +189,10 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     how = f"{percent(speed.values[0] / speed.values[1] - 1)} faster than {second.name}"
     if equal:
         verb = "is" if len(equal) == 1 else "are"
-        how = f"but {listed(equal)} {verb} as fast within the noise of the iterations"
+        how = f"but {listed(equal)} {verb} as fast within the noise of the steps"
     is_sure = bool(np.isfinite(speed.chances[1]))
     if not is_sure:
-        how += "; too few iterations to know their noise"
+        how += "; too few steps to know their noise"
     elif not equal:
         how += f", beyond noise (q {speed.chances[1]:.2g})"
     return group.finding(

@@ -31,7 +31,7 @@ class RunRow(Struct, frozen=True):
     """The run as opened."""
     settings: Mapping[str, Setting] = {}
     status: str = OK
-    """`OK`, `SHORT` without a complete iteration, `PARTIAL`, or `FAILED`."""
+    """`OK`, `SHORT` without a complete step, `PARTIAL`, or `FAILED`."""
     reason: str = ""
     """Why it is not ok, as a sentence."""
     figures: Mapping[str, float | str] = {}
@@ -39,7 +39,7 @@ class RunRow(Struct, frozen=True):
     missing: Mapping[str, str] = {}
     """Column → why the run lacks it."""
     steps_ns: tuple[float, ...] = ()
-    """The times of its complete iterations, each on the GPU that takes longest."""
+    """The times of its complete steps, each on the GPU that takes longest."""
 
 
 class Reading(Struct, frozen=True):

@@ -98,14 +98,14 @@ def export(
 
 def chosen_rows(run: Run, options: ExportOptions, *, has_outside: bool = False) -> Index:
     """The activities to export, in the order of the table, with time outside steps where that is a
-    row, too; raises UsageError for an unknown iteration."""
+    row, too; raises UsageError for an unknown step."""
     table = run.table
     if options.iteration is None:
         every = np.arange(len(table))
         return every if has_outside else activity_rows(table, every)
     chosen = np.flatnonzero(table.iteration == options.iteration)
     if not len(chosen):
-        raise UsageError(f"{run.name} has no iteration {options.iteration}")
+        raise UsageError(f"{run.name} has no step {options.iteration}")
     return chosen
 
 

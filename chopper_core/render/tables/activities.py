@@ -24,7 +24,7 @@ COLUMNS: Final = columns("""
         Number of the GPU in the run.
     rank | | rank
         Rank of the process that the GPU works for.
-    iteration | | iteration
+    iteration | | step
         Profiler step; null outside of steps.
     phase | | phase
         forward, backward, optimizer, data or other; of inference prefill or decode.
@@ -71,7 +71,7 @@ COLUMNS: Final = columns("""
     hidden_ns | ns | hidden
         Time of a collective that compute hides; next to the accounting.
     launch_overhead_ns | ns | launch overhead
-        Gap before it, between compute activities of an iteration.
+        Gap before it, between compute activities of a step.
     prep_overhead_ns | ns | preparation
         The part of that gap before its launch call.
     call_overhead_ns | ns | launch call

@@ -1,4 +1,4 @@
-"""GPUs, and their iterations: sums of the kernel table by both, and metrics of each."""
+"""GPUs, and their steps: sums of the kernel table by both, and metrics of each."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MEASURED: Final = ("gfx_mhz", "power_w", "energy_j", "hotspot_c", "edge_c", "thr
 """Of these, those that the run has telemetry of."""
 _OWN: Final = columns("""
     is_counted | | counted
-        Whether the iteration takes part in means: whole on every GPU, and no warm-up.
+        Whether the step takes part in means: whole on every GPU, and no warm-up.
     is_truncated | | truncated
-        Whether the profiling window cuts the iteration, on any GPU, or a GPU lacks it.
+        Whether the profiling window cuts the step, on any GPU, or a GPU lacks it.
     is_warm_up | | warm-up
-        Whether it is the first iteration of a window and takes over 1.5 times the median.
+        Whether it is the first step of a window and takes over 1.5 times the median.
     start_ns | ns | start
         First start of an activity, since the first activity of the run.
     end_ns | ns | end
@@ -70,7 +70,7 @@ def _figures(run: Run, nodes: Groups) -> list[tuple[Metric, pa.Array]]:
 
 @table("iterations")
 def iterations(run: Run, gpus: Sequence[int] | None) -> pa.Table:
-    """An iteration on a GPU, also a truncated one; iteration is null for time outside of steps."""
+    """A step on a GPU, also a truncated one; step is null for time outside of steps."""
 
     from chopper_core.model import address
     from chopper_core.tables.arrow_files import array_of, texts_of

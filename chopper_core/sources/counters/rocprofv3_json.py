@@ -256,7 +256,7 @@ class _JsonProcess:
         fields = (
             f"{name}.{field}" for name, unread in self._unread.items() for field in unread.names
         )
-        table.unused |= dict.fromkeys((*self._skipped, *fields))
+        table.unused |= dict.fromkeys(sorted((*self._skipped, *fields)))
         return table.finish(path, FORMAT, infos, counters)
 
     def _operations(self, columns: Columns, of_text: Callable[[str], int]) -> Int64:
@@ -295,10 +295,10 @@ class _JsonProcess:
 
     def _decoded(self, name: str, text: bytes) -> list[Any]:
         """The records of a text; the fields of the first ones are looked at."""
+        found: list[Any] = _DECODERS[name].decode(text)
         if (unread := self._unread.get(name)) and name not in self._looked_at:
             self._looked_at.add(name)
             unread.look_at_text(text)
-        found: list[Any] = _DECODERS[name].decode(text)
         return found
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:

@@ -245,9 +245,9 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     if len(order) > _LINES:
         order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])
     chart = LineChart.over(
-        "lead over the iteration",
+        "lead over the step",
         "ms",
-        "position in the iteration",
+        "position in the step",
         "%",
         (np.arange(_BINS) + 0.5) * 100 / _BINS,
         {f"GPU {found.gpus[place]}": means[:, place] for place in sorted(order.tolist())},
@@ -268,7 +268,7 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
         return (f"no straggler: {gpu} lags most, {time_text(lag_ns)} per kernel on average",)
     late, *more = stand.stragglers
     share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
-    lag, last = f"delays others by {time_text(late.delay_ns)} per iteration", ""
+    lag, last = f"delays others by {time_text(late.delay_ns)} per step", ""
     if lag_ns > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
         lag, last = f"lags {time_text(lag_ns)}", f"last in {share:.0f} % of kernels"
         if onset := stand.onset():
@@ -295,9 +295,9 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
 
 def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
     if late.cause is None:
-        return f"no cause exceeds {100 * MIN_CAUSE_SHARE:g} % of the iteration"
+        return f"no cause exceeds {100 * MIN_CAUSE_SHARE:g} % of the step"
     kind = _idle_kind(stand) if late.cause == "launch" else _KINDS[late.cause]
-    each = "" if stand.iterations == (NO_LABEL,) else " per iteration"
+    each = "" if stand.iterations == (NO_LABEL,) else " per step"
     # Of what it does and how much longer it takes, the first with a figure.
     text = why_late(stand, late, each)[0]
     return f"{kind}: {next((part for part in text.split(': ') if re.search('[0-9]', part)), text)}"
@@ -322,7 +322,7 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
     if stand.compared is not None and stand.compared[0] < stand.compared[1]:
         few, all_of_them = stand.compared
         sentences.append(
-            f"{few} of {all_of_them} iterations are compared, evenly chosen; enter an iteration "
+            f"{few} of {all_of_them} steps are compared, evenly chosen; enter a step "
             "for its own figures"
         )
     matched = sum(own.rows.size for own in stand.peers)

@@ -56,7 +56,7 @@ _BEING_WRITTEN: Final = "is still being written"
 _OUTSIDE: Final = "outside steps: left out unless cut=1"
 _TRUNCATED: Final = "truncated by the profiling window"
 WARM_UP: Final = "warm-up"
-"""Of an iteration that begins a window and takes far longer than the others."""
+"""Of a step that begins a window and takes far longer than the others."""
 
 
 class SignalChart(Struct, frozen=True):
@@ -523,7 +523,7 @@ def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: float) ->
 
 
 def cut_note(run: Run, view: View, where: str = "") -> list[str]:
-    """A note on the truncated iterations of a view's node: whether they take part."""
+    """A note on the truncated steps of a view's node: whether they take part."""
     cut, left_out = run.truncated(view), run.left_out(view)
     outside = [f"{_time_outside(run)} {_OUTSIDE}"] if NO_LABEL in run.uncounted(view) else []
     if not cut:
@@ -536,7 +536,7 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
             reason = WARM_UP
         why.setdefault(reason, []).append(number)
     note = "; ".join(
-        f"iteration{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        f"step{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
         f"{f' {where}' * bool(where)} {'is' if len(numbers) == 1 else 'are'} {reason}"
         for reason, numbers in why.items()
     )
@@ -547,7 +547,7 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
 
 
 def _time_outside(run: Run) -> str:
-    """The time of a GPU that belongs to no iteration, mean over GPUs."""
+    """The time of a GPU that belongs to no step, mean over GPUs."""
     own = run.pairs.codes("iteration") == NO_LABEL
     each = float(run.pairs.elapsed_ns[own].sum()) / max(len(run.gpus), 1)
     return f"{time_text(each)} per GPU"
@@ -576,7 +576,7 @@ def run_notes(run: Run, view: View) -> list[str]:
     if damaged:
         notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")
     if run.memo(("repeated",), lambda: any(s.findings.get(REPEATED_STEPS) for s in run.sources)):
-        notes.append("step annotations repeat numbers: an iteration is all that has its number")
+        notes.append("step annotations repeat numbers: a step is all that has its number")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
     for count, text in (
         (waiting, "being written, not read yet"),

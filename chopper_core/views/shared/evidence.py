@@ -50,7 +50,8 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         if rule.name == _LIMIT:
             limits.append(finding.detail.partition(": ")[0].partition(", ")[0])
             continue
-        share = 100 * found.context.share(finding.worth_ns or 0.0)
+        # Without a trace there is no step to have a share of.
+        share = 0.0 if run.is_sampled_only else 100 * found.context.share(finding.worth_ns or 0.0)
         text = "└ " * (whose is not None) + finding.title
         figures, opens = finding_figures(finding), address.render(finding.evidence)
         heading = "" if group_of(rule, finding) == group else group_of(rule, finding).text
@@ -150,7 +151,7 @@ def remedy_of(run: Run, view: View, title: str) -> str:
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
-    """The operations whose time per GPU and iteration changed most from the baseline."""
+    """The operations whose time per GPU and step changed most from the baseline."""
     from chopper_core.analyses.sides import opens_of, sides_of
 
     asked = replace(with_view(view, "compare"), is_total=False)
@@ -216,7 +217,7 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
         typical = min(peers, key=lambda each: abs(work_ns[ranks.gpus.index(each)] - usual_ns))
         text = (
             f"its kernels take {100.0 * longer_ns / usual_ns:.1f} % longer, {time(longer_ns)} per "
-            f"iteration beyond the median of {others(len(peers) - 1)}"
+            f"step beyond the median of {others(len(peers) - 1)}"
         )
         baseline = Baseline("", (str(typical),))
         of_gpu = replace(root, path=(str(gpu),), name="compare", baseline=baseline)
@@ -224,7 +225,7 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     for name, when in (("host", "before"), ("launch", "after")):
         idle_ns = float(ranks.extra(name)[place])
         if idle_ns > least_ns:
-            text = f"it is idle {time(idle_ns)} per iteration longer {when} launch calls"
+            text = f"it is idle {time(idle_ns)} per step longer {when} launch calls"
             sort = f"-idle_{name}_ns"
             cards.append(_card(text, replace(root, path=(str(gpu),), name="launch", sort=sort)))
     return gpu, tuple(cards)

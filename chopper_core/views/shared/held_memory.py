@@ -52,7 +52,7 @@ _BINS: Final = 240
 _MARGIN: Final = 20
 """The part of the run's time that the timeline shows around the peak, on either side."""
 
-_BY_ROW: Final = {"gpu": "GPU ", "iteration": "iteration ", "layer": "layer "}
+_BY_ROW: Final = {"gpu": "GPU ", "iteration": "step ", "layer": "layer "}
 COLUMNS: Final = columns(
     """
     held_bytes | B | at the peak

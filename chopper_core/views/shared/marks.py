@@ -112,7 +112,7 @@ def tints(frame: Frame, column: Metric) -> Int8:
     column: beyond the limit of `outliers` (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the
     median), and far beyond twice that.
     Sums are held against each other only where rows do the same work; missing cells and the row
-    of activities without a label never, nor do iterations that are left out.
+    of activities without a label never, nor do steps that are left out.
     """
     values = frame.values[column.name]
     none = np.zeros(len(values), np.int8)

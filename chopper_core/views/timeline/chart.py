@@ -34,7 +34,7 @@ from chopper_core.util.grouping import nth_of, places_by
 STRIPS: Final = ("gfx_mhz", "power_w")
 _OF_TRACE: Final = (queue_strip, slack_strip)
 _BANDS: Final = ("iteration", "phase", "layer")
-_PREFIX: Final = {"iteration": "it ", "layer": "L"}
+_PREFIX: Final = {"iteration": "step ", "layer": "L"}
 MAX_MATCHED: Final = 1 << 22
 """Activities of a node up to which they are matched."""
 

@@ -20,6 +20,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.model.table import Phase
 from chopper_core.record.manifest import Manifest, read_manifest
+from chopper_core.sources.trainer.step_ring import read as read_ring
 from tests.conftest import ROOT
 
 HERE = Path(__file__).parent
@@ -95,6 +96,11 @@ def check(tmp_path: Path):
         assert [rank for rank, _ in ranks] == [0, 1]
         assert sorted(process.rank for process in found.processes) == [0, 1]
         assert not any(process.errors for process in found.processes)
+        rings = [read_ring(path) for path in (tmp_path / "run" / "steps").glob("*.ring")]
+        assert sorted(set(ring.rank.tolist()).pop() for ring in rings) == [0, 1]
+        for ring in rings:
+            assert ring.step.tolist() == list(range(len(ring)))
+            assert len(ring) < STEPS and (ring.figures["step_ns"] > 0).all()
         return [names for _, names in ranks], found
 
     return checked
