@@ -66,8 +66,8 @@ class Kept(Struct, frozen=True):
             return None
 
     def keep(self, value: object) -> None:
-        """Keep a value, unless it has a name that is no UTF-8, or its folder can't be written or belongs
-        to another user."""
+        """Keep a value, unless its folder can't be written or belongs to another user, or it has a
+        name that is no UTF-8."""
         # Names of files that are no UTF-8 are worked out again.
         with suppress(OSError, UnicodeEncodeError):
             content = encoded(value)
