@@ -402,6 +402,8 @@ def _are_one(parts: Sequence[_Part]) -> bool:
 def _are_nodes(parts: Sequence[_Part]) -> bool:
     """Whether the traces of parts, named by the rank in their node, are all ranks of one job."""
     traces = [trace for part in parts for trace in part.ranked]
+    if not traces:
+        return False
     _, (world, _) = _place(traces[0])
     if world != len(traces) or any(has_settings(part.path) for part in parts):
         return False

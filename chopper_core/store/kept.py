@@ -66,9 +66,11 @@ class Kept(Struct, frozen=True):
             return None
 
     def keep(self, value: object) -> None:
-        """Keep a value, unless its folder can't be written or belongs to another user."""
-        content = encoded(value)
-        with suppress(OSError):
+        """Keep a value, unless its folder can't be written or belongs to another user, or it has a
+        name that is no UTF-8."""
+        # Names of files that are no UTF-8 are worked out again.
+        with suppress(OSError, UnicodeEncodeError):
+            content = encoded(value)
             if self.is_private:
                 atomic.make_private(self.file.parent)
             else:

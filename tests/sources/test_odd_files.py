@@ -159,14 +159,33 @@ def test_links_that_lead_back_cost_nothing(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_settings_and_runs_beside_a_link_to_itself_are_found(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (folder := tmp_path / "run").mkdir()
+    small_trace().write(folder / "rank0.json")
     (folder / "loop.json").symlink_to("loop.json")
     (folder / "job.yaml").write_text("seq_len: 4096\n")
     assert 4096 in read_settings(folder).values()
     assert main(["runs", str(folder)]) == 0
-    assert main(["runs", str(folder.parent)]) == 0
+    assert main(["runs", str(tmp_path)]) == 0
     assert "symbolic" not in capsys.readouterr().err
+
+
+def test_recordings_next_to_each_other_are_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("before", "after"):
+        (run := tmp_path / name).mkdir()
+        small_trace().write(run / "rank0.json")
+        (run / "run.json").write_text(
+            '{"schema":"chopper.record/1","command":["train.py"],"returncode":0}'
+        )
+        (run / "processes").mkdir()
+        (run / "processes" / "n1-7.json").write_text(
+            '{"schema":"chopper.process/1","host":"n1","pid":7,"rank":0,"world":1}'
+        )
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "2 runs: 2 ok" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
