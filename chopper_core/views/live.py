@@ -135,10 +135,6 @@ def answer(run: Run, view: View) -> ViewResult:
     if np.isfinite(limit).any():
         own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
-    order = _order(view, own)
-    gpus, limit = [gpus[place] for place in order], limit[order]
-    own = [(column, values.take(order)) for column, values in own]
-    now = {name: values[order] for name, values in now.items()}
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
     step_times_ms, profiled = _step_row(job, steps)
@@ -157,20 +153,6 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         charts=(*(lanes or _step_chart(job)), *below),
     )
-
-
-def _order(view: View, own: Own) -> Index:
-    """The places of the GPUs in the order that the view asks for: lanes are rows of the table."""
-    count = len(own[0][1].numbers) if own else 0
-    name, is_falling = view.sort.removeprefix("-"), view.sort.startswith("-")
-    values = next((values for column, values in own if column.name == name), None)
-    if values is None:
-        rising = np.arange(count)
-        return rising[::-1] if name in ("gpu", "name") and is_falling else rising
-    numbers = values.numbers.astype(np.float64)
-    order = np.argsort(-numbers if is_falling else numbers, kind="stable")
-    known = values.present()[order]
-    return np.concatenate([order[known], order[~known]])
 
 
 def _gpu(view: View, gpu: str) -> View:
