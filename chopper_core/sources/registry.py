@@ -423,11 +423,13 @@ def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
 
 def _earlier_starts(directory: Path) -> set[Path]:
     """What is in a recording of jobs that were started before its newest numbered part."""
+    if not (directory / MANIFEST).is_file():
+        return set()
     parts = [path for path in directory.glob(f"{PART}*/{MANIFEST}") if path.parent.name != PART]
     known = sorted((path.parent for path in parts), key=natural_key)
     while known and not any(known[-1].glob("step*/*")):
         known.pop()  # It has nothing to show yet.
-    if not known or not (directory / MANIFEST).is_file():
+    if not known:
         return set()
     return {path for path in directory.iterdir() if path != known[-1] and path.name[0] != "."}
 
