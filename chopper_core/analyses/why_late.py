@@ -48,15 +48,14 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
         mhz = stand.metric("gfx_mhz", at)
         lower = 1 - float(mhz[place] / stand.peers_median(mhz)[place])
         return f" runs at {with_article(percent(lower))} lower clock"
-    taken = time(float(np.nan_to_num(stand.extra(late.cause, at)[place])))
+    taken = time(_beyond_peers(stand, late, late.cause))
     if late.cause == "work":
         what = stand.more_of(place, at)
         return f" has {what or 'more work'}"
     if late.cause == "host":
         when = [stand.iterations[step] for step in at]
         where = cause_beyond(stand.run, stand.gpus[place], stand.peers_of(place).gpus, when)
-        extra = float(np.nan_to_num(stand.extra("host", at)[place]))
-        taken = time(extra + _also_copied(stand, late))
+        taken = time(_beyond_peers(stand, late, "host") + _also_copied(stand, late))
         return f"'s host is {taken} late{where.partition(' (')[0]}"
     if late.cause == "copies":
         return f" copies for {taken} more than its peers"
@@ -71,7 +70,7 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     if late.cause is None:
         return "", 0.0
     at, place = list(late.when), late.place
-    extra = {word: float(np.nan_to_num(stand.extra(word, at)[place])) for word in CAUSES}
+    extra = {word: _beyond_peers(stand, late, word) for word in CAUSES}
     kernels = extra.pop("kernels")
     # What it takes longer for counts in full, though its kernels may be faster than slow peers'.
     total = max(kernels + sum(max(own, 0.0) for own in extra.values()), extra.get(late.cause, 0.0))
@@ -100,15 +99,17 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     return f"{text}, {longer} more than {than}{which}", total
 
 
+def _beyond_peers(stand: RankLeads, late: Straggler, word: str) -> float:
+    """How much longer than its peers a straggler takes for a thing in its steps; 0 if unknown."""
+    return float(np.nan_to_num(stand.extra(word, late.when)[late.place]))
+
+
 def _also_copied(stand: RankLeads, late: Straggler) -> float:
     """How much longer than its peers a GPU copies whose host is late, where it is much: as while
     it saves a checkpoint. 0 elsewhere."""
     if late.cause != "host":
         return 0.0
-    host, copied = (
-        float(np.nan_to_num(stand.extra(word, late.when)[late.place]))
-        for word in ("host", "copies")
-    )
+    host, copied = (_beyond_peers(stand, late, word) for word in ("host", "copies"))
     return copied if copied > _ALSO * host else 0.0
 
 
@@ -118,8 +119,7 @@ def slower_ns(stand: RankLeads, late: Straggler) -> float:
     if late.cause is None:
         return 0.0
     word = "same" if late.cause in ("clock", "kernels") else late.cause
-    longer = float(np.nan_to_num(stand.extra(word, late.when)[late.place]))
-    return longer * len(late.when) / len(stand.iterations)
+    return _beyond_peers(stand, late, word) * len(late.when) / len(stand.iterations)
 
 
 def place_late(stand: RankLeads, late: Straggler) -> str:

@@ -477,12 +477,12 @@ def _of_long_stage(context: FindingsContext) -> set[int]:
 
 
 def _why_long(context: FindingsContext, known: LongStage) -> str:
-    stages = np.sort(distinct(context.stage))
+    stages = distinct(context.stage)
     gpus = [int(np.array(context.gpus)[context.stage == each].min()) for each in stages.tolist()]
     place = stages.tolist().index(known.stage)
-    order = np.argsort(gpus)
+    ordered = sorted(gpus)
     counts = context.kernels().mean(axis=1)[np.searchsorted(context.gpus, gpus)]
-    longer = float(_kernel_factors(context, sorted(gpus))[order.tolist().index(place)]) - 1
+    longer = float(_kernel_factors(context, ordered)[ordered.index(gpus[place])]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from chopper_core.analyses.memory import (
+    HeldMemory,
     MemoryGrowth,
     failed_allocations,
     growth_by_events,
@@ -37,10 +38,6 @@ LITTLE: Final = threshold("""memory that is left | 5 | % of the GPU's
 _MOST_FAILED: Final = 3
 
 
-def _view(context: FindingsContext, name: str, by: str = "", *, sort: str = "") -> View:
-    return View(context.view.run, name=name, by=by, sort=sort)
-
-
 def _finding(
     context: FindingsContext,
     title: str,
@@ -50,10 +47,19 @@ def _finding(
     is_repeated: bool = True,
 ) -> Finding:
     """A finding about events of memory, or, without any, about a log."""
-    at = _view(context, "memory")
+    at = View(context.view.run, name="memory")
     if of_log or not len(context.run.side(MemoryEvents)):
-        at = _view(context, "training", sort="-logged_memory_bytes")
+        at = View(context.view.run, name="training", sort="-logged_memory_bytes")
     return context.finding(title, detail, at, Cost.UNKNOWN, None, is_repeated=is_repeated)
+
+
+def _held(context: FindingsContext) -> list[HeldMemory]:
+    """What the allocators hold at their peaks: of each GPU by events, else by the log."""
+    if held := held_by_events(context.run):
+        return held
+    training = training_of(context.run)
+    of_log = None if training is None else held_by_log(training)
+    return [] if of_log is None else [of_log]
 
 
 def _holders(context: FindingsContext) -> str:
@@ -155,11 +161,7 @@ def _growth(context: FindingsContext, found: Sequence[MemoryGrowth], capacity: f
 )
 def fragmented(context: FindingsContext) -> Iterator[Finding]:
     """Memory that the framework's allocator holds and hasn't handed out when most is allocated."""
-    training = training_of(context.run)
-    held = held_by_events(context.run)
-    if not held and training is not None and (of_log := held_by_log(training)) is not None:
-        held = [of_log]
-    large = [each for each in held if each.fragmented >= PIECES.share]
+    large = [each for each in _held(context) if each.fragmented >= PIECES.share]
     if not large:
         return
     most = max(large, key=lambda each: each.fragmented)
@@ -187,11 +189,7 @@ def fragmented(context: FindingsContext) -> Iterator[Finding]:
 )
 def little_memory(context: FindingsContext) -> Iterator[Finding]:
     """Little of the GPU's memory that is left at the peak."""
-    training = training_of(context.run)
-    held = held_by_events(context.run)
-    if not held and training is not None and (of_log := held_by_log(training)) is not None:
-        held = [of_log]
-    full = [each for each in held if each.free < LITTLE.share]
+    full = [each for each in _held(context) if each.free < LITTLE.share]
     if not full:
         return
     least = min(full, key=lambda each: each.free)

@@ -115,7 +115,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     compared: tuple[int, ...] = ()
     """Those of a large run that GPUs are compared in; none: all."""
     sampled_from: int | None = None
-    """How many steps `steps` were evenly chosen from; None: they are all."""
+    """How many steps `iterations` were evenly chosen from; None: they are all."""
 
     @property
     def table(self) -> KernelTable:
@@ -253,7 +253,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return np.zeros_like(gpus) if stages is None else stages[gpus].astype(np.int64)
 
     def place(self, level: str) -> Index:
-        """The position of each cell's GPU in `gpus`, or of its step in `steps`."""
+        """The position of each cell's GPU in `gpus`, or of its step in `iterations`."""
         return self.together(level)[1]
 
     @property

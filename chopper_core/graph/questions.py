@@ -295,7 +295,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     """The time that peers take for the same kernel: the median of those that aren't chosen.
 
     `chosen` are rows, `axis` is what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
-    `step`. The same kernel has the same name and shape, at the same place of the step.
+    `iteration`. The same kernel has the same name and shape, at the same place of the step.
     Where no peer runs the same there, the operation takes as long there as on peers: they have as
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
@@ -704,8 +704,9 @@ def balanced(run: Run, graph: StepGraph, chosen: Mask) -> Change:
     labels = [getattr(table, name)[rows[own]] for name in ("iteration", "phase", "layer")]
     # Names may list what differs, such as tokens.
     names = [each.partition("[")[0] for each in table.operations]
-    same = np.array([names.index(each) for each in names] + [NO_LABEL], np.int64)
-    labels.append(same[table.operation[rows[own]]])
+    first: dict[str, int] = {}
+    same = [first.setdefault(name, code) for code, name in enumerate(names)]
+    labels.append(np.array([*same, NO_LABEL], np.int64)[table.operation[rows[own]]])
     cells, cell = combined([each.astype(np.int64) for each in labels])
     shares, share = combined([cell.astype(np.int64), table.gpu[rows[own]].astype(np.int64)])
     of_cell = shares[:, 0].astype(np.intp)

@@ -39,7 +39,7 @@ IDLE_COLUMNS: Final = ("idle_ns", "idle_launch_ns", "idle_unknown_ns", "idle_aft
 """The columns that `idle_times` takes."""
 
 
-MIN_BETWEEN_PROGRAMS_NS: Final = 60 * 10**9
+_MIN_BETWEEN_PROGRAMS_NS: Final = 60 * 10**9
 """Idle time without steps that is longer, and most of a GPU's span, is between two programs;
 shorter idle time may be one program's own, such as a server's without requests."""
 
@@ -133,7 +133,7 @@ def account(
 
     idle = np.flatnonzero(~(compute | comm | copy))
     if host is None or not len(host.steps):
-        idle = idle[~_is_between_programs(length[idle], int(length.sum()))]
+        idle = idle[~is_between_programs(length[idle], int(length.sum()))]
     gaps = _gaps_of(edges[idle], edges[idle + 1], pieces.order, start_ns, end_ns, launch_ns, host)
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
     hidden = np.zeros(count, np.int64)
@@ -153,9 +153,9 @@ def account(
     return Account(columns, gaps.outside)
 
 
-def _is_between_programs(gap_ns: Int64, span_ns: int) -> Mask:
+def is_between_programs(gap_ns: Int64, span_ns: int) -> Mask:
     """Whether idle time without steps is of no program: it is charged to nothing."""
-    return gap_ns > max(span_ns // 2, MIN_BETWEEN_PROGRAMS_NS)
+    return gap_ns > max(span_ns // 2, _MIN_BETWEEN_PROGRAMS_NS)
 
 
 def accounted(

@@ -120,7 +120,7 @@ _MOST_NAMED: Final = 5
 def recurrence(when: Sequence[int], iterations: Sequence[int]) -> str:
     """When a thing happens that is seen in some of the steps, as the end of a phrase.
 
-    `when` are places in `steps`, in order. Empty where it is in all of them.
+    `when` are places in `iterations`, in order. Empty where it is in all of them.
     """
     count, numbers = len(iterations), [iterations[place] for place in when]
     steps = set(np.diff(when).tolist())

@@ -10,7 +10,14 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.grouping import median_of, quantile_of, ranked
+from chopper_core.util.grouping import (
+    counts_of,
+    maxima_of,
+    means_of,
+    median_of,
+    quantile_of,
+    ranked,
+)
 
 _MOST: Final = 1024
 """Steps that are kept of a process."""
@@ -256,24 +263,14 @@ def _joined(processes: list[_Process]) -> JobSteps:
     rows = np.concatenate([each.rows for each in own])
     rows = rows[rows[:, 0] <= last]
     number, place = ranked(rows[:, 0])
-    count, size = np.bincount(place), len(number)
-
-    def largest(values: Int64) -> Int64:
-        found = np.zeros(size, np.int64)
-        np.maximum.at(found, place, values)
-        return found
-
-    tokens = rows[:, 3]
-    known = np.bincount(place, tokens >= 0, size)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean_tokens = np.bincount(place, np.maximum(tokens, 0), size) / known
+    size, is_known = len(number), rows[:, 3] >= 0
     return JobSteps(
         number,
-        np.bincount(place, rows[:, 2], size) / count,
-        largest(rows[:, 1] + rows[:, 2]),
-        mean_tokens,
-        largest(rows[:, 4]).astype(np.float64),
-        largest(rows[:, 5]).astype(np.float64),
-        largest(rows[:, 6]) > 0,
-        count.astype(np.int64),
+        means_of(rows[:, 2], place, size),
+        maxima_of(rows[:, 1] + rows[:, 2], place, size),
+        means_of(rows[is_known, 3], place[is_known], size),
+        maxima_of(rows[:, 4], place, size).astype(np.float64),
+        maxima_of(rows[:, 5], place, size).astype(np.float64),
+        maxima_of(rows[:, 6], place, size) > 0,
+        counts_of(place, size),
     )

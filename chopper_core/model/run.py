@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.accounting import MIN_BETWEEN_PROGRAMS_NS
+from chopper_core.model.accounting import is_between_programs
 from chopper_core.model.column_names import COUNTS_PER_US, SAMPLED, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.doubts import Doubt, merged_doubts
@@ -671,11 +671,9 @@ def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
     start = table.start_ns[rows][order]
     ends = np.maximum.accumulate(start + table.duration_ns[rows][order])
     gaps = start[1:] - ends[:-1]
-    if not len(gaps):
+    if not is_between_programs(gaps, int(ends[-1] - start[0])).any():
         return 0, 0
     place = int(gaps.argmax())
-    if gaps[place] <= max(int(ends[-1] - start[0]) // 2, MIN_BETWEEN_PROGRAMS_NS):
-        return 0, 0
     return int(ends[place]), int(start[place + 1])
 
 

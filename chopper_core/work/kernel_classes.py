@@ -281,17 +281,19 @@ def kernel_class(name: str) -> str:
 
 def kernel_classes(names: Sequence[str]) -> list[str]:
     """The class of each of some kernels; of many long names in less time than one by one."""
-    if len(_CLASS_OF) + len(names) > _MOST_KNOWN:
-        _CLASS_OF.clear()
-    unknown = [name for name in dict.fromkeys(names) if name not in _CLASS_OF]
+    found = {name: _CLASS_OF.get(name, "") for name in names}
+    unknown = [name for name, known in found.items() if not known]
     for begin in range(0, len(unknown), BLOCK):
         block = unknown[begin : begin + BLOCK]
         table = class_table(CLASSES)
         if len(unknown) >= BLOCK:
             table = occurring(table, [name[:_READ_CHARACTERS].lower() for name in block])
-        for name in block:
-            _CLASS_OF[name] = _class_of(name, table)
-    return [_CLASS_OF[name] for name in names]
+        found.update((name, _class_of(name, table)) for name in block)
+    # Others may have asked meanwhile: what is returned doesn't depend on what is kept.
+    if len(_CLASS_OF) + len(unknown) > _MOST_KNOWN:
+        _CLASS_OF.clear()
+    _CLASS_OF.update((name, found[name]) for name in unknown)
+    return [found[name] for name in names]
 
 
 def _class_of(name: str, table: _Table) -> str:

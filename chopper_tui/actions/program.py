@@ -180,7 +180,12 @@ def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
 
 CLIPBOARD_BYTES: Final = 70_000
 """The most that terminals accept over OSC 52."""
-_FORMS: Final = {"markdown": "Markdown", "csv": "CSV", "json": "JSON", "svg": "a picture (SVG)"}
+_FORM_TITLES: Final = {
+    "markdown": "Markdown",
+    "csv": "CSV",
+    "json": "JSON",
+    "svg": "a picture (SVG)",
+}
 """How messages name the formats of snapshots."""
 
 
@@ -232,7 +237,7 @@ async def snapshot(screen: Explorer, argument: str) -> None:
 
     picture = screen_picture(screen.app) if is_picture(argument) else ""
     path, form = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
-    screen.say(f"wrote the view as {_FORMS.get(form, form)}: {path}")
+    screen.say(f"wrote the view as {_FORM_TITLES.get(form, form)}: {path}")
 
 
 def _copy(screen: Explorer, text: Escaped, name: str, form: str) -> None:
