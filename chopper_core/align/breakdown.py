@@ -230,16 +230,17 @@ def _of_recomputation(
     table: KernelTable, again: Mask, found: dict[str, Float64]
 ) -> dict[str, Float64]:
     """The parts with the FLOPs of recomputation as a part of their own: they are no model's."""
+
+    def recomputed(values: Float64) -> Float64:
+        return np.where(again, values, np.where(np.isfinite(values), 0.0, np.nan))
+
     theory = found["theoretical_ns"]
     flops = table.measured.get(col.FLOPS, np.full(len(table), np.nan))
-    at_peak = found[col.AT_PEAK]
     return {
         "theoretical_ns": np.where(again & np.isfinite(theory), 0.0, theory),
-        col.RECOMPUTED: np.where(again, theory, np.where(np.isfinite(theory), 0.0, np.nan)),
-        col.RECOMPUTED_FLOPS: np.where(again, flops, np.where(np.isfinite(flops), 0.0, np.nan)),
-        col.RECOMPUTED_AT_PEAK: np.where(
-            again, at_peak, np.where(np.isfinite(at_peak), 0.0, np.nan)
-        ),
+        col.RECOMPUTED: recomputed(theory),
+        col.RECOMPUTED_FLOPS: recomputed(flops),
+        col.RECOMPUTED_AT_PEAK: recomputed(found[col.AT_PEAK]),
     }
 
 

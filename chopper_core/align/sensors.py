@@ -254,9 +254,9 @@ def _without_use(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
 def _repeated(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
     """A reading that GPUs repeat from one another, change by change, is that of their socket: each
     has its part of it, so that a socket counts once in every sum."""
-    sockets: list[list[int]] = []
     if telemetry.format.casefold().startswith(_WHOLE_GPUS):
         return {}
+    sockets: list[list[int]] = []
     for gpu in range(len(telemetry.gpus)):
         own = _own(telemetry, gpu, signal)
         if own is None or len(own) < _FEWEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -228,7 +229,6 @@ def _out_of_memory(rows: _Rows, logs: Sequence[TrainerLog]) -> FailedAllocations
         for each in log.failed:
             place = places.of(each.rank, each.rows)
             sizes = structs.asdict(each.failed)
-            del sizes["before"]
             key = (place["attempt"], *sizes.values())
             if each.rank == UNKNOWN and any(known[1:] == key for known in found):
                 continue
@@ -244,13 +244,12 @@ def _experts(rows: _Rows, logs: Sequence[TrainerLog]) -> ExpertTokens:
         if not log.experts:
             continue
         places = _LinesOfFile(rows, file)
-        known: dict[tuple[int, int], dict[str, int]] = {}
-        for each in log.experts:
-            # A step has a list per layer behind the same row.
-            place = known.setdefault((each.rank, each.rows), {})
-            if not place:
-                place.update(places.of(each.rank, each.rows))
-            found.append(({**place, "layer": each.layer}, each.counts))
+        # A step has a list per layer behind the same row.
+        place_of = cache(places.of)
+        found += [
+            ({**place_of(each.rank, each.rows), "layer": each.layer}, each.counts)
+            for each in log.experts
+        ]
     return ExpertTokens.of(found)
 
 

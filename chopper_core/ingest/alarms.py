@@ -87,7 +87,7 @@ class AlarmWatch:
         base = next(iter(run.others.values()), None)
         for alarm in self.alarms:
             if alarm.name == STEP_TIME:
-                for text, holds, figures in self._of_steps(run, recent, base, alarm):
+                for text, holds, figures in self._of_steps(run, base, alarm):
                     recent.note(alarm.text, STEP_TIME, None, text, holds=holds, figures=figures)
                 continue
             for (name, gpu), series in recent.series.items():
@@ -100,11 +100,9 @@ class AlarmWatch:
         known = {key: each for key, each in recent.series.items() if len(each)}
         self._newest_ns = {key: int(each.begins_ns[-1]) for key, each in known.items()}
 
-    def _of_steps(
-        self, run: Run, recent: RecentSamples, base: Run | None, alarm: Alarm
-    ) -> Iterator[Found]:
+    def _of_steps(self, run: Run, base: Run | None, alarm: Alarm) -> Iterator[Found]:
         """A sentence per new step, '' within the limit, and whether it is the newest."""
-        times_ms, numbers = _steps_of(run, recent)
+        times_ms, numbers = _steps_of(run)
         if not numbers:
             return
         before, self._steps = self._steps, frozenset(numbers)
@@ -128,13 +126,10 @@ class AlarmWatch:
             yield text, at == len(numbers) - 1, figures
 
 
-def _steps_of(run: Run, recent: RecentSamples) -> tuple[Float64, list[int]]:
+def _steps_of(run: Run) -> tuple[Float64, list[int]]:
     """The times of steps in ms, and their numbers: of a job that publishes each, all of them but
     those that a profiler slows."""
-    job = recent.steps.job()
-    if not len(job):
-        job = job_steps(run)
-    if len(job):
+    if len(job := job_steps(run)):
         own = ~job.profiled
         return job.time_ns[own] / 1e6, job.number[own].tolist()
     steps = None if run.is_sampled_only else step_times(run, View(run.name))

@@ -316,8 +316,7 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(opening: RunInputs) -> Run | None:
-    families = Family.SCHEDULE, Family.COMMUNICATION
-    return next(filter(None, (_of_parts(opening, each) for each in families)), None)
+    return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
 
 
 _OTHER_KIND: Final = "is of another recorder; open its files by themselves"

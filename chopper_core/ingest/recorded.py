@@ -17,13 +17,13 @@ from chopper_core.record.anchors import clock_steps, offset_between
 from chopper_core.record.manifest import (
     MANIFEST,
     NODES,
-    PART,
     PROCESSES,
     TRIGGER,
     Manifest,
     RecordedNode,
     RecordedProcess,
     read_manifest,
+    recorded_parts,
 )
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.util.errors import DataError
@@ -101,8 +101,7 @@ def recorded_at(paths: Sequence[Path]) -> RecordedRun | None:
     manifests: dict[Path, Manifest] = {}
     unread = []
     for folder in filter(Path.is_dir, paths):
-        parts = [path.parent for path in folder.glob(f"{PART}*/{MANIFEST}")]
-        places = [folder, *sorted(parts, key=lambda part: (len(part.name), part.name))]
+        places = [folder, *recorded_parts(folder)]
         if not (folder / MANIFEST).is_file():
             places = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
         for place in places:

@@ -265,8 +265,7 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
             if not run.is_dir():
                 raise UsageError(f"{run} is a file; -o takes the directory to record into")
             found = manifest.read_manifest(run)
-            began_s = time.time() - found.started_ns / 1e9 if found else _JOIN_S
-            if found is None or found.ended_ns or began_s >= _JOIN_S:
+            if found is None or not _has_just_begun(found):
                 raise UsageError(f"{run} exists and isn't empty; give another directory with -o")
             if found.host == manifest.host_name():
                 raise UsageError(f"{run} is being recorded into; give another directory with -o")
@@ -289,10 +288,14 @@ def _next_part(run: Path) -> Path:
             return part
         with suppress(DataError):
             found = manifest.read_manifest(part) if part.is_dir() else None
-            is_fresh = found and time.time() - found.started_ns / 1e9 < _JOIN_S
-            if found and is_fresh and not found.ended_ns and found.host != manifest.host_name():
+            if found and _has_just_begun(found) and found.host != manifest.host_name():
                 return part
     return parts[-1]
+
+
+def _has_just_begun(found: manifest.Manifest) -> bool:
+    """Whether a recording is so fresh that another node's may be of the same job."""
+    return not found.ended_ns and time.time() - found.started_ns / 1e9 < _JOIN_S
 
 
 @contextmanager

@@ -232,6 +232,12 @@ def end_node(run_dir: Path, rc: int) -> None:
     publish_part(run_dir, node)
 
 
+def recorded_parts(run_dir: Path) -> list[Path]:
+    """The parts of a directory that have a manifest, in the order of their numbers."""
+    found = (path.parent for path in run_dir.glob(f"{PART}*/{MANIFEST}"))
+    return sorted(found, key=lambda part: (len(part.name), part.name))
+
+
 def is_ring(path: str | Path) -> bool:
     """Whether a file has the steps of a process that may go on: it changes without growing."""
     return str(path).endswith(RING)

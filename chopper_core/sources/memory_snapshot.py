@@ -128,7 +128,8 @@ def read(path: Path, progress: Progress = silent) -> MemorySnapshot:
         raise DataError(f"{path} is a memory snapshot that can't be parsed: {error}.") from error
     frames = _Frames()
     actions = Counter(entry.action[:40] for trace in snapshot.device_traces for entry in trace)
-    count = max(len(snapshot.device_traces), *(each.device + 1 for each in snapshot.segments), 0, 0)
+    devices = (each.device + 1 for each in snapshot.segments)
+    count = max(len(snapshot.device_traces), *devices, 0)
     if count > _MOST_DEVICES:
         raise DataError(f"{path} is a memory snapshot of {count:,} devices; none has so many.")
     found, invalid = [], 0
@@ -216,8 +217,8 @@ class _DeviceReader:
         self._device, self._frames = device, frames
         self._trace = [each for each in trace if 0 <= each.size < _LARGEST]
         blocks = [each for segment in segments for each in segment.blocks]
-        self._used = [each for each in blocks if each.state.startswith("active")]
-        self._used = [each for each in self._used if 0 < _size(each) < _LARGEST]
+        used = [each for each in blocks if each.state.startswith("active")]
+        self._used = [each for each in used if 0 < _size(each) < _LARGEST]
         unused = [each.size for each in blocks if not each.state.startswith("active")]
         self._largest = max(unused, default=0) if blocks else UNKNOWN
         self._reserved = sum(each.total_size for each in segments)
@@ -270,37 +271,32 @@ class _DeviceReader:
 
     def _reserved_after(self, before: int) -> AnyArray:
         """What the allocator holds after each event: backward from what it ended with."""
-        now, after, found = self._reserved, [], []
+        now, after = self._reserved, list[int]()
         for each in reversed(self._trace):
             if each.action in _RESERVES:
                 now -= _RESERVES[each.action] * each.size
             elif each.action in _ALLOCATES:
                 after.append(now)
-        found = [max(now, 0)] * before + [max(size, 0) for size in reversed(after)]
-        return np.array(found, np.int64)
+        return np.maximum(np.array([now] * before + after[::-1], np.int64), 0)
 
     def _failed(self, allocated: AnyArray, reserved: AnyArray, before: int) -> list[dict[str, int]]:
         """The allocations that failed: the last one has the blocks of the snapshot."""
         found, at = [], before - 1
-        places = [place for place, each in enumerate(self._trace) if each.action == "oom"]
-        ending = len(self._trace) - 1
-        while ending >= 0 and self._trace[ending].action == "snapshot":
-            ending -= 1
-        place = 0
-        for failed in places:
-            at += sum(each.action in _ALLOCATES for each in self._trace[place:failed])
-            place = failed
-            known = 0 <= at < len(allocated)
-            now = int(allocated[at]) if known else UNKNOWN
-            free = self._trace[failed].device_free
+        own = [each for each in self._trace if each.action != "snapshot"]
+        for each in own:
+            at += each.action in _ALLOCATES
+            if each.action != "oom":
+                continue
+            now = int(allocated[at]) if at >= 0 else UNKNOWN
+            free = each.device_free
             found.append({
                 "device": self._device,
-                "asked_bytes": self._trace[failed].size,
+                "asked_bytes": each.size,
                 "capacity_bytes": UNKNOWN,
                 "free_bytes": free if 0 <= free < _LARGEST else UNKNOWN,
                 "allocated_bytes": now,
-                "unallocated_bytes": max(int(reserved[at]) - now, 0) if known else UNKNOWN,
-                "largest_bytes": self._largest if failed == ending else UNKNOWN,
+                "unallocated_bytes": max(int(reserved[at]) - now, 0) if at >= 0 else UNKNOWN,
+                "largest_bytes": self._largest if each is own[-1] else UNKNOWN,
             })  # fmt: skip
         return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from msgspec import Struct
 
 from chopper_core.model.address import nothing_at
-from chopper_core.record.manifest import MANIFEST, PART
+from chopper_core.record.manifest import MANIFEST, PART, recorded_parts
 from chopper_core.sources.foreign import what_is
 from chopper_core.tables.text import FileHead, head_of
 from chopper_core.util import plugins
@@ -423,11 +423,12 @@ def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
 
 def _earlier_starts(directory: Path) -> set[Path]:
     """What is in a recording of jobs that were started before its newest numbered part."""
-    parts = [path for path in directory.glob(f"{PART}*/{MANIFEST}") if path.parent.name != PART]
-    known = sorted((path.parent for path in parts), key=natural_key)
+    if not (directory / MANIFEST).is_file():
+        return set()
+    known = [part for part in recorded_parts(directory) if part.name != PART]
     while known and not any(known[-1].glob("step*/*")):
         known.pop()  # It has nothing to show yet.
-    if not known or not (directory / MANIFEST).is_file():
+    if not known:
         return set()
     return {path for path in directory.iterdir() if path != known[-1] and path.name[0] != "."}
 

@@ -17,6 +17,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.experts import ExpertTokens, counts_in
 from chopper_core.model.run import Run
+from chopper_core.model.training import FailedAllocations
 from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -24,7 +25,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.views.query import query
 from tests import jobs
 from tests.align.traces import TinyTrace
-from tests.ingest.test_memory_of_jobs import titan
+from tests.ingest.test_memory_of_jobs import NEW, titan
 from tests.jobs import Cause, clean, simulated
 
 LOADED = Cause("tokens", 0.8, (3,), operation="experts")
@@ -87,6 +88,16 @@ def test_tokens_of_a_job_s_log(tmp_path: Path) -> None:
     assert any(title.startswith("Expert 2 gets ") for title in titles)
     write_store(run, tmp_path / "store")
     assert len(read_store(tmp_path / "store").side(ExpertTokens)) == tokens.size
+
+
+def test_tokens_of_a_job_that_runs_out_of_memory(tmp_path: Path) -> None:
+    """Lists before the message count as those behind it do."""
+    tokens, failed = "layer 0: tokens_per_expert: [1, 2]\n", f"{NEW}\n"
+    first, second = titan(range(1, 2)), titan(range(2, 3))
+    (tmp_path / "train.log").write_text(first + tokens + second + failed + tokens)
+    run = open_run(str(tmp_path / "train.log"))
+    assert run.side(ExpertTokens).step.tolist() == [1, 1, 2, 2]
+    assert len(run.side(FailedAllocations)) == 1
 
 
 def job_of(causes: tuple[Cause, ...], monkeypatch: pytest.MonkeyPatch) -> jobs.Simulated:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from chopper_core.align.rank_account import charged
 from chopper_core.model.attributes import NODE_TYPE, Attributes, TypedValue, attribute_table
@@ -68,20 +67,21 @@ class OperationColumns(Struct, frozen=True, eq=False):
         texts = Interner()
         every = [*operations]
         peers = [each.peer or ("", -1) for each in every]
+        name, kernel, group = (
+            np.array([texts[getattr(each, column)] for each in every], np.int32)
+            for column in ("name", "kernel", "group")
+        )
         return cls(
-            texts=[],
-            name=np.array([texts[each.name] for each in every], np.int32),
-            kernel=np.array([texts[each.kernel] for each in every], np.int32),
-            group=np.array([texts[each.group] for each in every], np.int32),
+            texts=[*texts],
+            name=name,
+            kernel=kernel,
+            group=group,
             start_ns=np.array([each.start_ns for each in every], np.int64),
             duration_ns=np.array([each.duration_ns for each in every], np.int64),
             bytes=np.array([each.bytes for each in every], np.int64),
             kind=np.array([MESSAGES.index(kind) if kind else -1 for kind, _ in peers], np.int8),
             peer=np.array([peer for _, peer in peers], np.int32),
-        ).with_texts([*texts])
-
-    def with_texts(self, texts: Sequence[str]) -> OperationColumns:
-        return replace(self, texts=texts)
+        )
 
 
 class RankLog(Struct):
@@ -159,6 +159,8 @@ def _table(logs: Sequence[OperationColumns]) -> tuple[KernelTable, Attributes]:
     del order
     kind = np.full(count, Kind.COMM, np.int8)
     nowhere, launch = np.full(count, NO_LABEL, np.int32), np.full(count, NO_TIME, np.int64)
+    places = (own[name] for name in ("gpu", "start_ns", "duration_ns"))
+    costs: dict[str, Any] = charged(*places, kind, own["stream"], launch, nowhere)
     at = np.flatnonzero(message >= 0)
     ends = (each[at].tolist() for each in (own["gpu"], message, peer))
     known: dict[tuple[int, int], dict[str, TypedValue]] = {}
@@ -187,17 +189,9 @@ def _table(logs: Sequence[OperationColumns]) -> tuple[KernelTable, Attributes]:
         layer_rule=no_rule,
         operation_rule=np.full(count, Rule.COLLECTIVE, np.int8),
         measured=measured,
-        **_costs(own, kind, launch, nowhere),
+        **costs,
     )
     return table, attribute_table(found)
-
-
-def _costs(own: Mapping[str, Any], kind: Int8, launch: Int64, step: Int32) -> dict[str, Any]:
-    gpu, (start, lasts, stream) = own["gpu"], (own[name] for name in _CHARGED)
-    return charged(gpu, start, lasts, kind, stream, launch, step)
-
-
-_CHARGED: Final = ("start_ns", "duration_ns", "stream")
 
 
 def _attributes(kind: str, peer: int) -> dict[str, TypedValue]:

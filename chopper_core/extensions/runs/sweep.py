@@ -46,10 +46,9 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     settings = settings_of(rows)
     varied = [name for name in settings if _values(rows, name)[1:] and name != WORLD]
     x = next((name for name in ("microbatch", *varied) if name in varied), "")
-    is_early = bool(reading.waiting) and not _values(rows, view.by or x)
     name = view.of or FIGURE
     metric = known_column(name)
-    if is_early:
+    if reading.waiting and not _values(rows, view.by or x):
         return _early(run, view, metric, reading.waiting)
     x = setting_of(view.by, settings) if view.by else x
     if not x:

@@ -13,10 +13,10 @@ import json
 import os
 import sys
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .recorder import Recorder
-from .state import LOADED, PROCESSES, VARIABLE
+if TYPE_CHECKING:
+    from .recorder import Recorder
 
 _OWN_PROFILER = "the script started a profiler of its own"
 _HOOKS_WARNING = r"Using `torch.compile\(module\)` when there are global hooks"
@@ -24,6 +24,10 @@ _HOOKS_WARNING = r"Using `torch.compile\(module\)` when there are global hooks"
 
 def install(torch: Any) -> None:
     """Install the hooks for the recording that the environment describes."""
+    # Who opens a run imports this package for its rings alone.
+    from .recorder import Recorder
+    from .state import LOADED, PROCESSES, VARIABLE
+
     recorder = Recorder(torch, json.loads(os.environ[VARIABLE]))
     optimizers = sys.modules["torch.optim.optimizer"]
     if not hasattr(optimizers, "register_optimizer_step_post_hook"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.trace import Launches
-from chopper_core.tables.columns import Columns, GrowingColumns
+from chopper_core.tables.columns import Columns, GrowingColumns, codes_of
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, ranked, stable_order
@@ -53,6 +53,17 @@ class AgentTable:
 
     def of_id(self, known: Mapping[Any, Agent], number: Any) -> int:
         return self.added(known.get(number) or Agent(ABSENT, product=f"agent {number}"))
+
+    def of_copies(
+        self, known: Mapping[Any, Agent], targets: Sequence[Any], sources: Sequence[Any]
+    ) -> Int64:
+        """The GPU that each copy is to, else that which it is from; ABSENT without any."""
+
+        def gpu_of(number: Any) -> int:
+            return self.of_id(known, number) if number in known else ABSENT
+
+        to_gpu, from_gpu = codes_of(targets, gpu_of), codes_of(sources, gpu_of)
+        return np.where(to_gpu >= 0, to_gpu, from_gpu)
 
     def added(self, agent: Agent) -> int:
         if agent in self.agents:

@@ -24,7 +24,7 @@ from chopper_core.model.hardware import Agent, CounterInfo, counter_info, hardwa
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import gpus_by_id
-from chopper_core.sources.counters.tables import CALL_OF_HIP, DispatchTable, copy_name
+from chopper_core.sources.counters.tables import DispatchTable, copy_name
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import SyncKind, Syncs
@@ -326,23 +326,18 @@ class _RocpdProcess:
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
 
     def _call_name(self, name_id: Any) -> int:
-        """The code of the name of a call of HIP; ABSENT for any other region."""
-        text = str(self.of("strings", name_id) or "")
-        return self.table.names[text] if CALL_OF_HIP.match(text) else ABSENT
+        return self.table.call_name(str(self.of("strings", name_id) or ""))
 
     def add_copies(self, given: Mapping[str, Sequence[Any]]) -> None:
-        """Add copies of memory: of the GPU that they are to, else of that which they are from."""
-        table, gpus = self.table, self.gpus
-
-        def gpu_of(agent: Any) -> int:
-            return table.agents.of_id(gpus, agent) if agent in gpus else ABSENT
+        """Add copies of memory."""
+        table = self.table
 
         def name(name_id: Any) -> int:
             return table.names[copy_name(str(self.of("strings", name_id) or "copy"))]
 
         columns = {name: int_column(given[column]) for name, column in _COPY_COLUMNS.items()}
-        to_gpu, from_gpu = (codes_of(given[f"{end}_agent_id"], gpu_of) for end in ("dst", "src"))
-        columns["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
+        ends = given["dst_agent_id"], given["src_agent_id"]
+        columns["gpu"] = table.agents.of_copies(self.gpus, *ends)
         columns["name"] = codes_of(given["name_id"], name)
         columns["correlation"] = self.stacks.of(columns.pop("event"))
         table.add_copies(columns)

@@ -18,7 +18,7 @@ import numpy as np
 
 from chopper_core.model.hardware import Agent, counter_info
 from chopper_core.sources.counters.references import AgentTable, gpus_by_id
-from chopper_core.sources.counters.tables import CALL_OF_HIP, DispatchTable, copy_name
+from chopper_core.sources.counters.tables import DispatchTable, copy_name
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
@@ -272,22 +272,15 @@ class _JsonProcess:
         return codes_of(((columns["kind"] << _OPERATION_BITS) + number).tolist(), code_of)
 
     def _add_calls(self) -> None:
-        names = self.table.names
         calls = self._calls.joined()
-        calls["name"] = self._operations(
-            calls, lambda text: names[text] if CALL_OF_HIP.match(text) else ABSENT
-        )
+        calls["name"] = self._operations(calls, self.table.call_name)
         self.table.host.add_calls(calls)
 
     def _add_copies(self, agents: Mapping[Any, Agent]) -> None:
-        """Add copies of memory: of the GPU that they are to, else of that which they are from."""
+        """Add copies of memory."""
         table, copies = self.table, self._copies.joined()
-
-        def gpu_of(handle: int) -> int:
-            return table.agents.of_id(agents, handle) if handle in agents else ABSENT
-
-        to_gpu, from_gpu = (codes_of(copies[end].tolist(), gpu_of) for end in ("target", "source"))
-        copies["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
+        ends = (copies[end].tolist() for end in ("target", "source"))
+        copies["gpu"] = table.agents.of_copies(agents, *ends)
         copies["name"] = self._operations(copies, lambda text: table.names[copy_name(text)])
         copies["name"][copies["name"] < 0] = table.names["copy"] if len(copies["name"]) else ABSENT
         copies["queue"] = np.full(len(copies["name"]), ABSENT)

@@ -46,7 +46,7 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys(("name", "gpu", "region", *_RESOURCES, *_GRID, *_WORKGROUP), np.int32),
 }
 _COPY: Final = late(r"(?:MEMORY_COPY_)?(host|device)_?to_?(host|device)", re.IGNORECASE)
-CALL_OF_HIP: Final = late(r"_{0,2}hip[A-Z]")
+_CALL_OF_HIP: Final = late(r"_{0,2}hip[A-Z]")
 """How names of HIP's calls begin."""
 _COPY_COLUMNS: Final = ("name", "gpu", "queue", "start_ns", "end_ns", "bytes", "correlation")
 STARTS: Final = ("start_timestamp", "beginns")
@@ -225,6 +225,10 @@ class DispatchTable:
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         self._values.add(row, counter, value)
+
+    def call_name(self, text: str) -> int:
+        """The code of the name of a call of HIP; ABSENT for any other call or range."""
+        return self.names[text] if _CALL_OF_HIP.match(text) else ABSENT
 
     def add_copies(self, columns: Columns) -> None:
         """Append copies of memory; those without a GPU or valid times are counted."""

@@ -96,8 +96,9 @@ def _windows(path: Path) -> Telemetry:
     if not signals:
         raise DataError(f"{path} is {_WINDOWS}, but holds no usable sample.")
     nested = int((~alone).sum())
-    of_node = {place: name for place, name in enumerate(headings) if _OF_NODE.fullmatch(name)}
-    of_windows = (_of_node(name, columns[1:, alone], place) for place, name in of_node.items())
+    matches = {place: _OF_NODE.fullmatch(name) for place, name in enumerate(headings)}
+    of_node = {place: match for place, match in matches.items() if match}
+    of_windows = (_of_node(match, columns[1:, alone], place) for place, match in of_node.items())
     notes = [*filter(None, of_windows), *([f"{nested:,} {_NESTED}"] if nested else [])]
     return Telemetry(
         path=path,
@@ -116,13 +117,13 @@ def _windows(path: Path) -> Telemetry:
     )
 
 
-def _of_node(name: str, columns: Float64, place: int) -> str:
+def _of_node(match: re.Match[str], columns: Float64, place: int) -> str:
     """A sentence on the energy of a processor over windows: rows of seconds, then of energies."""
     seconds, joules = columns[0], columns[1 + place]
     known = joules >= 0
     if not known.any():
         return ""
-    kind, number = _OF_NODE.fullmatch(name).groups()  # type: ignore[union-attr]
+    kind, number = match.groups()
     total, span = float(joules[known].sum()), float(seconds[known].sum())
     what = f"{kind.upper()} {number}".strip()
     return f"{what}: {total:,.6g} J in {span:,.6g} s of windows, {total / span:,.4g} W."

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chopper_core.model.experts import WORDS, counts_in
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.trainer.out_of_memory import failed_in
+from chopper_core.sources.trainer.out_of_memory import failed_in, may_have_failed
 from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import cut_name
@@ -241,20 +241,20 @@ def lines_of(block: str) -> list[str]:
 
 
 def line_blocks(text: FileText, progress: Progress, rows: StepRows) -> Iterator[list[str]]:
-    """The lines of a whole log, piece by piece; `rows` get the allocations that failed, each
-    behind the lines before it."""
+    """The lines of a whole log, piece by piece; `rows` get the allocations that failed and the
+    tokens of experts, each behind the lines before it."""
     for block in text.blocks():
         lines, begin = lines_of(block), 0
-        for at, failed in failed_in(block, lines):
-            yield lines[begin:at]
-            rows.add_failed(failed)
-            begin = at
-        if any(word in block for word in WORDS):
-            for at in range(begin, len(lines)):
-                if (found := counts_in(lines[at])) is not None:
-                    yield lines[begin:at]
-                    rows.add_experts(lines[at][: found[0]], *found[1:])
-                    begin = at
+        has_counts = any(word in block for word in WORDS)
+        for at, line in enumerate(lines if has_counts or may_have_failed(block) else ()):
+            failed, counts = failed_in(line), counts_in(line) if has_counts else None
+            if failed is not None or counts is not None:
+                yield lines[begin:at]
+                begin = at
+            if failed is not None:
+                rows.add_failed(*failed)
+            if counts is not None:
+                rows.add_experts(line[: counts[0]], *counts[1:])
         yield lines[begin:]
         progress(f"read {text.path.name}", text.position, text.size_bytes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -29,8 +28,6 @@ MOST_FAILED: Final = 1 << 14
 class AllocationMessage(Struct, frozen=True):
     """What a message says; sizes in bytes, ABSENT where it lacks them."""
 
-    before: str
-    """What stands before the message in its line."""
     device: int
     asked_bytes: int
     capacity_bytes: int
@@ -43,30 +40,33 @@ class FailedLine(Struct, frozen=True):
     """A failed allocation at its place in a log."""
 
     rank: int
-    time_ns: int
     rows: int
     """The rows of the log before it."""
     failed: AllocationMessage
 
 
-def failed_in(block: str, lines: Sequence[str]) -> Iterator[tuple[int, AllocationMessage]]:
-    """The places of messages among the lines of a block, and what they say."""
-    if _MARKER not in block:
-        return
-    for at, line in enumerate(lines):
-        if _MARKER in line and (asked := _ASKED.search(line)):
-            begin = line.index(_MARKER)
-            sizes = [
-                _bytes(pattern.search(line))
-                for pattern in (_CAPACITY, _FREE, _ALLOCATED, _UNALLOCATED, _RESERVED)
-            ]
-            capacity, free, allocated, unallocated, reserved = sizes
-            if unallocated == ABSENT and ABSENT not in (reserved, allocated):
-                unallocated = max(reserved - allocated, 0)
-            device = _DEVICE.search(line, begin)
-            number = int(device[1]) if device else ABSENT
-            known = number, _bytes(asked), capacity, free, allocated, unallocated
-            yield at, AllocationMessage(line[:begin], *known)
+def may_have_failed(block: str) -> bool:
+    """Whether a text may have such a message."""
+    return _MARKER in block
+
+
+def failed_in(line: str) -> tuple[str, AllocationMessage] | None:
+    """What stands before a message in a line, and what it says; None without one."""
+    begin = line.find(_MARKER)
+    asked = _ASKED.search(line) if begin >= 0 else None
+    if asked is None:
+        return None
+    sizes = [
+        _bytes(pattern.search(line))
+        for pattern in (_CAPACITY, _FREE, _ALLOCATED, _UNALLOCATED, _RESERVED)
+    ]
+    capacity, free, allocated, unallocated, reserved = sizes
+    if unallocated == ABSENT and ABSENT not in (reserved, allocated):
+        unallocated = max(reserved - allocated, 0)
+    device = _DEVICE.search(line, begin)
+    number = int(device[1]) if device else ABSENT
+    known = number, _bytes(asked), capacity, free, allocated, unallocated
+    return line[:begin], AllocationMessage(*known)
 
 
 def _bytes(match: re.Match[str] | None) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.record.hooks.step_ring import ENTRY, HEADER, MAGIC, SUFFIX
 from chopper_core.sources.registry import Recognised
@@ -17,7 +18,7 @@ from chopper_core.sources.trainer.steps import MAX_STEP, TrainerLog
 from chopper_core.tables.columns import MAX_RANKS
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -105,7 +106,7 @@ class RingReader:
         try:
             # Opened each time: that is when a client of NFS asks for what is new.
             with self.path.open("rb", buffering=0) as file:
-                before, content = _head_of(file.read(HEADER.size), self.path), b""
+                before = _head_of(file.read(HEADER.size), self.path)
                 if self.head is not None and self.head.born_ns != before.born_ns:
                     self._count = 0
                 content = file.read(before.slots * ENTRY.size)
@@ -133,15 +134,14 @@ def _head_of(content: bytes, path: Path) -> RingHead:
     is_sound = 0 < head.slots <= _MOST_SLOTS and 0 <= head.count < MAX_STEP
     if not is_sound or not _are_times((head.born_ns, head.since_ns)):
         raise DataError(f"{path} is a damaged ring of steps.")
-    rank = head.rank if 0 <= head.rank < MAX_RANKS else ABSENT
-    return RingHead(head.slots, head.count, rank, *HEADER.unpack(content)[4:])
+    return head if 0 <= head.rank < MAX_RANKS else replace(head, rank=ABSENT)
 
 
 def _are_times(times_ns: Sequence[int]) -> bool:
     return all(0 <= each < LATEST_NS for each in times_ns)
 
 
-def _are_sound(rows: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _are_sound(rows: Int64) -> Mask:
     number, begin, took = rows[:, NUMBER], rows[:, BEGIN], rows[:, DURATION]
     parts = rows[:, [EVALUATION, CHECKPOINT]]
     is_time = (begin >= 0) & (begin < LATEST_NS) & (took >= 0) & (took < LATEST_NS)

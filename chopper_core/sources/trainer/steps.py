@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.model.training import FIGURES
 from chopper_core.sources.ranks import rank_in_name
@@ -283,11 +282,10 @@ class StepRows:
             {field: np.array([own.get(field, nan) for own in values]) for field in fields},
         )
 
-    def add_failed(self, failed: AllocationMessage) -> None:
-        """Add an allocation that failed behind the rows so far; a message that is printed twice
-        counts once."""
-        rank, time_ns = self.origin(failed.before)
-        own = FailedLine(rank, time_ns, len(self) + len(self._waiting), replace(failed, before=""))
+    def add_failed(self, prefix: str, failed: AllocationMessage) -> None:
+        """Add an allocation that failed behind the rows so far; of too many the rest is left
+        out."""
+        own = FailedLine(self.origin(prefix)[0], len(self) + len(self._waiting), failed)
         if len(self._failed) < MOST_FAILED:
             self._failed.append(own)
 
