@@ -303,7 +303,7 @@ async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TOUR = ROOT / "tests" / "tui" / "tour.keys"
-STOPS = {"ranks": 2, "compare": 5, "kernels": 9}
+STOPS = {"ranks": 1, "compare": 4, "kernels": 8}
 """How many keys of the tour lead to each of its screens."""
 
 

@@ -167,6 +167,8 @@ def mark(screen: Explorer, _: str) -> None:
     """Mark the row for a comparison, or unmark it, in any table of places; the status line counts
     the marks."""
     marked = mark_here(screen)
+    if screen.table.label is None:
+        raise UsageError("there is no row to mark")
     if marked is None:
         raise UsageError("this row is no place of the tree: nothing to mark")
     _set_marks(screen, toggled(screen.marks, marked))

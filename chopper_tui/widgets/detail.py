@@ -157,6 +157,7 @@ def _line(figures: Sequence[Figure], room: int, glyphs: Glyphs, *, short: bool) 
 def _cells(figure: Figure) -> int:
     """The cells that a figure needs with its title, by its metric: none moves from row to row."""
     figure_cells = max(_FIGURE_CELLS, _DIGIT_CELLS + 1 + len(figure.metric.unit))
+    figure_cells += figure.metric.signed
     return len(figure.metric.title) + 1 + (_WORD_CELLS if figure.word else figure_cells)
 
 

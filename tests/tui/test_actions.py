@@ -178,6 +178,7 @@ REFUSALS: dict[str, list[tuple[str, str]]] = {
         *[("j", "")] * 6,
         ("j", "this is the last level"),
     ],
+    "whatif": [("space", "this row is no place of the tree: nothing to mark")],
     "findings": [(">", "there are no columns to scroll"), (":live", ""), ("space", "paused")],
 }
 
@@ -198,6 +199,14 @@ async def test_an_action_that_has_nothing_to_act_on_says_so(view: str) -> None:
             else:
                 await at.press(given)
             assert says in at.status, (given, at.status)
+
+
+async def test_a_view_of_a_package_has_no_tab_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sample_run()
+    async with explorer((120, 40), run, parse(f"{run.name}?view=whatif")) as at:
+        monkeypatch.setattr(type(at.explore), "tabs", {})
+        await at.press("shift+tab")
+        assert "this view has no place with tabs" in at.status
 
 
 async def test_what_cannot_be_copied_or_written_is_a_sentence(

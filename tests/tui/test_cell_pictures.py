@@ -82,15 +82,17 @@ def test_meters_fill_up_to_their_limits_in_the_ink_of_their_state() -> None:
     data = screen_data(demo_run(), parse("demo_data/fsdp2?view=power"), is_complete=True)
     layout = plan(data.frame, 118, COLOURED, full=data.full)
     metered = {each.name: each for each in layout.columns if each.fulls is not None}
-    assert {"mean_power_w", "mean_hotspot_c"} <= metered.keys() and not layout.sparks
+    assert metered.keys() == {"mean_power_w", "mean_hotspot_c", "mean_gfx_mhz"}
+    assert not layout.sparks
     for row, label in enumerate(data.frame.labels):
         inks = cells_of(layout.row(row, [], cursor=False), "■")
         power, limit = (data.frame.values[n].at(row) for n in ("mean_power_w", "limit_w"))
         assert power is not None and limit is not None
         heat = data.frame.values["mean_hotspot_c"].at(row)
-        assert heat is not None
-        filled = round(8 * power / limit) + round(8 * heat / 105)
-        assert inks["shade"] == 16 - filled
+        clock = data.frame.values["mean_gfx_mhz"].at(row)
+        assert heat is not None and clock is not None
+        filled = round(8 * power / limit) + round(8 * heat / 105) + round(8 * clock / 2100)
+        assert inks["shade"] == 24 - filled
         assert ("alarm" in inks) == (label == "5") == (heat >= 95)
         assert ("warning" in inks) == (power >= 0.9 * limit)
     # On the cursor's row pictures keep their inks.

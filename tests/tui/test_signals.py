@@ -189,7 +189,8 @@ def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
     frame = query(run, View("sample.json", DEEP))
     seen = detail(run, frame, frame.labels.index("all_gather"))
     assert list(seen.groups)[:2] == ["time", "telemetry"]
-    assert all(figure.number for figures in seen.groups.values() for figure in figures)
+    shown = [figure for figures in seen.groups.values() for figure in figures]
+    assert all(figure.number or figure.word for figure in shown)
     assert "compute_ns" in {metric.name for metric in seen.zeros}
     assert {"hotspot_c", "theoretical_ns"} <= {metric.name for metric in seen.missing}
     lines = ["".join(text for text, _ in line) for line in full_detail(seen, 10_000, UNICODE)]

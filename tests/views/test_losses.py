@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import counted_rows
+from support import Row, counted_rows, run_of
 
 from chopper_core.columns import METRICS
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES
+from chopper_core.util.errors import NothingToShow
 from chopper_core.views.losses import TITLES
 from chopper_core.views.query import query
 from tests.demo import demo_run
@@ -77,3 +78,8 @@ def test_time_lost_to_the_roof_is_time_less_the_share_of_the_roof() -> None:
         assert lost[0] == pytest.approx(time * (1 - share / 100), rel=2e-3)
         assert found.total["roof_lost_ns"] == pytest.approx(sum(map(float, lost)), rel=1e-6)
     assert METRICS["roof_lost_ns"].reduces == "sum"
+
+
+def test_without_a_model_of_the_gpu_no_roof_is_known() -> None:
+    with pytest.raises(NothingToShow, match="no roof is known here"):
+        query(run_of([Row(0, 10)]), parse("R?view=lost"))
