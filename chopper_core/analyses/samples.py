@@ -388,11 +388,12 @@ def figure(run: Run, name: str) -> Float64:
 
 def node_amounts(run: Run, name: str) -> dict[str, float]:
     """A figure of `NODE_FIGURES` of each node that counts it."""
-    of_rank = {gpu.rank: gpu.index for gpu in run.gpus}
+    nodes = nodes_of(run, [gpu.index for gpu in run.gpus])[0]
+    of_rank = {gpu.rank: node for gpu, node in zip(run.gpus, nodes, strict=True)}
     found: dict[str, float] = {}
     for each in run.of_nodes:
         if each.signal == _NODE_SIGNALS[name] and each.rank in of_rank:
-            (node,) = nodes_of(run, [of_rank[each.rank]])[0]
+            node = of_rank[each.rank]
             found[node] = found.get(node, 0.0) + each.summary.amount
     return found
 

@@ -25,7 +25,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ratios, runs_of, sums_of
-from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_classes
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
@@ -77,7 +77,7 @@ def _part_of(table: KernelTable) -> Callable[[Selection], Int64]:
     # A missing label, -1, is the last place.
     words = [*map(operation_class, table.operations), ""]
     of_operation = np.array([places.get(word, -1) for word in words], np.int8)
-    classes = [places[_KERNELS.get(kernel_class(name), "vector")] for name in table.names]
+    classes = [places[_KERNELS.get(each, "vector")] for each in kernel_classes(table.names)]
     of_kernel = np.array(classes, np.int8)
     part = np.full((len(_CLASSES), len(Phase) + 1), PARTS.index("other compute"), np.int64)
     for place, each in enumerate(_PHASES):

@@ -315,7 +315,7 @@ def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: R
 def gap_of_programs(run: Run) -> tuple[int, bool]:
     """Idle time that is most of a run's without steps, as between two programs, in ns, 0 without
     any; and whether it is so long that it is charged to nothing."""
-    gaps = (between_programs(run, gpu.index) for gpu in run.gpus if len(run.table))
+    gaps = (between_programs(run, gpu) for gpu in run.traced)
     cut_ns = max((end - begin for begin, end in gaps), default=0)
     if cut_ns:
         return cut_ns, True

@@ -28,7 +28,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import isin, ratios
-from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_classes
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
@@ -193,7 +193,8 @@ def with_parts(run: Run) -> Run:
 
 def is_matrix(kernels: Groups) -> Mask:
     """Which groups by kernel are matrix kernels with compute time charged to them."""
-    named = np.array([kernel_class(name) in _MATRIX for name in kernels.table.names], np.bool_)
+    classes = kernel_classes(kernels.table.names)
+    named = np.array([each in _MATRIX for each in classes], np.bool_)
     charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
     found: Mask = named[kernels.codes("kernel")] & charged
     return found

@@ -13,7 +13,7 @@ from chopper_core.model.table import Category, KernelTable, Kind, Selection, Spl
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.grouping import run_mask, run_starts
-from chopper_core.work.kernel_classes import kernel_class
+from chopper_core.work.kernel_classes import kernel_classes
 
 SEQUENCE: Final = "sequence"
 _MOVING: Final = frozenset(
@@ -31,7 +31,7 @@ def _runs(table: KernelTable) -> tuple[Index, Index]:
     """
     rows = np.flatnonzero((table.category == Category.KERNEL) & (table.kind == Kind.COMPUTE))
     rows = rows[np.lexsort((table.start_ns[rows], table.stream[rows], table.gpu[rows]))]
-    moves = np.array([kernel_class(name) in _MOVING for name in table.names], np.bool_)
+    moves = np.array([each in _MOVING for each in kernel_classes(table.names)], np.bool_)
     own = moves[table.kernel[rows]]
     labels = (table.gpu, table.stream, table.iteration, table.phase)
     begins = run_mask(own, *(column[rows] for column in labels))
@@ -46,7 +46,7 @@ def _sequences(table: KernelTable) -> SplitCodes:
     codes = np.full(len(table), -1, np.int64)
     words: dict[str, int] = {}
     of_shape = [words.setdefault(each.label.split()[0], len(words)) for each in table.shapes]
-    of_name = [words.setdefault(kernel_class(name), len(words)) for name in table.names]
+    of_name = [words.setdefault(each, len(words)) for each in kernel_classes(table.names)]
     word = np.array(of_name, np.int64)[table.kernel[rows]]
     if of_shape:
         shape = table.measured[CALL_SHAPE][rows]

@@ -5,7 +5,7 @@ To add a rule, write it into the module of its theme; a new module's name goes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import cache
 from heapq import nlargest
 from importlib import import_module
@@ -136,8 +136,16 @@ def checked(run: Run, view: View) -> Checked:
             [((rule, replace(each, cells=None)), whose) for (rule, each), whose in placed],
         )
 
-    key = ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
-    return run.memo(key, made)
+    return run.memo(_key(view), made)
+
+
+def is_checked(run: Run, view: View) -> bool:
+    """Whether `checked` answers at once."""
+    return run.memo.has(_key(view))
+
+
+def _key(view: View) -> tuple[Hashable, ...]:
+    return ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
 
 
 def rules_of(run: Run) -> tuple[FindingRule, ...]:

@@ -144,9 +144,8 @@ def _needless(context: FindingsContext, late: list[LatePhase]) -> Iterator[Findi
 
 def _cells_with(context: FindingsContext, charges: HostCharges) -> tuple[Mask, float]:
     """The cells whose idle time is mostly of some charges, and which part of it they are there."""
-    place = first_equal(context.cells.rows, charges.row)
-    owner = np.repeat(np.arange(len(context.cells)), context.cells.sizes())
-    ns = sums_of(charges.ns[place >= 0], owner[place[place >= 0]], len(context.cells))
+    owner = context.cells.numbers_of(charges.row)
+    ns = sums_of(charges.ns[owner >= 0], owner[owner >= 0], len(context.cells))
     idle = context.cells.sum("idle_host_ns").astype(np.float64)
     chosen: Mask = ns > _MOSTLY * np.maximum(idle, 1.0)
     part = float(ns[chosen].sum() / max(idle[chosen].sum(), 1.0))

@@ -414,10 +414,13 @@ def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[s
         return "", f": {shortened(doing.removeprefix(' in ').partition(' (')[0])}"
     if cost != Cost.COMPUTE:
         return "", ""
-
-    iterations = context.all_iterations.tolist()
     if more := _more_work(context, slow):
         return f": they have {more}", f": {more}"
+    return _slower_compute(context, slow, usual)
+
+
+def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> tuple[str, str]:
+    """The same of compute that is no more work."""
     # Of a large run not all iterations are analysed, and of none those far from the others.
     analysed = np.isin(context.all_iterations, context.iterations)
     slow, usual = slow[analysed[slow]], replace(usual, among=usual.among & analysed)
@@ -426,7 +429,8 @@ def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[s
     table, rows = context.table, context.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     step = first_equal(context.all_iterations, table.iteration[rows].astype(np.int64))
-    count, gpus = len(iterations), len(context.gpus)
+    iterations, gpus = context.all_iterations.tolist(), len(context.gpus)
+    count = len(iterations)
 
     def by_step(owner: Index, number: int) -> tuple[Float64, Float64]:
         """The usual time of each owner per step and GPU, and by how much it grows."""

@@ -419,15 +419,20 @@ def picked(chart: Chart, rows: Sequence[int]) -> Chart:
         of_gpus = (_picked_rows(each, rows) for each in chart.signals)
         last = chart.last and replace(chart.last, numbers=chart.last.numbers[list(rows)])
         names = _picked(chart, rows, ("labels", "names"))
-        return replace(chart, signals=tuple(of_gpus), last=last, **names)
+        raised = tuple(_places_of(each, rows) for each in chart.raised)
+        return replace(chart, signals=tuple(of_gpus), raised=raised, last=last, **names)
     if isinstance(chart, Lanes) and not chart.has_own_rows:
         return _picked_lanes(chart, rows)
     return chart
 
 
 def _picked_rows(chart: SignalRows, rows: Sequence[int]) -> SignalRows:
-    outliers = tuple(place for place, row in enumerate(rows) if row in chart.outliers)
+    outliers = _places_of(chart.outliers, rows)
     return replace(chart, outliers=outliers, **_picked(chart, rows, ("labels", "numbers", "means")))
+
+
+def _places_of(chosen: Sequence[int], rows: Sequence[int]) -> tuple[int, ...]:
+    return tuple(place for place, row in enumerate(rows) if row in chosen)
 
 
 _ROOFLINE_ROWS: Final = (

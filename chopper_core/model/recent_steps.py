@@ -28,7 +28,7 @@ _RECENT_NS: Final = 60 * 10**9
 _STALL_S: Final = 10.0
 _STALL_STEPS: Final = 5.0
 """A step is late after so long, and so many of the usual ones."""
-_SLOWER: Final = 0.01
+SLOWER: Final = 0.01
 """A rank whose steps are longer than the median rank's by less isn't the slowest."""
 _FIELDS: Final = 7
 
@@ -205,7 +205,7 @@ class RecentSteps:
         usual = median_of(np.array([*medians.values()], np.float64))
         rank = max(medians, key=lambda each: medians[each])
         slower = medians[rank] / usual - 1.0 if usual > 0 else 0.0
-        return (rank, slower) if slower >= _SLOWER else (-1, 0.0)
+        return (rank, slower) if slower >= SLOWER else (-1, 0.0)
 
     def stall(self, now_s: float) -> str:
         """That no step ends, for how long, and where the ranks are; '' while steps do."""

@@ -85,6 +85,7 @@ from chopper_core.util.grouping import (
     run_maxima,
     run_minima,
     run_sums,
+    stable_order,
     sums_of,
 )
 
@@ -595,7 +596,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         begins = sorted(each.span_ns[0] for each in traces)[1:]
         rows = self.tree().node((str(gpu),)).selection
         if not begins:
-            begin_ns, end_ns = _between_programs(self.table, rows)
+            begin_ns, end_ns = between_programs(self, gpu)
             is_gap = end_ns > begin_ns
             return TimeSpans(*np.array([[begin_ns] * is_gap, [end_ns] * is_gap], np.int64))
         start, steps = self.table.start_ns[rows], self.side(HostSteps).spans(gpu)
@@ -667,7 +668,7 @@ def between_programs(run: Run, gpu: int | None = None) -> tuple[int, int]:
 def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
     if not len(table) or (table.iteration[rows] != NO_LABEL).any():
         return 0, 0
-    order = np.argsort(table.start_ns[rows], kind="stable")
+    order = stable_order(table.start_ns[rows])
     start = table.start_ns[rows][order]
     ends = np.maximum.accumulate(start + table.duration_ns[rows][order])
     gaps = start[1:] - ends[:-1]

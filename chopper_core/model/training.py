@@ -103,18 +103,18 @@ class FailedAllocations(SideTable, frozen=True, eq=False):
     def with_others(self, others: FailedAllocations) -> FailedAllocations:
         """These, by messages of logs, and those of snapshots; of one that both have the log knows
         the step, and the snapshot the largest piece."""
-        own = [dict(zip(self.column_names()[1:], row, strict=True)) for row in self._rows()]
-        for row in others._rows():
-            other = dict(zip(self.column_names()[1:], row, strict=True))
+        own = self._rows()
+        for other in others._rows():
             same = [each for each in own if _is_same(each, other)]
             for each in same:
                 each["largest_bytes"] = max(each["largest_bytes"], other["largest_bytes"])
             own += [] if same else [other]
         return FailedAllocations.of(own)
 
-    def _rows(self) -> list[tuple[int, ...]]:
+    def _rows(self) -> list[dict[str, int]]:
         names = self.column_names()[1:]
-        return [*zip(*(getattr(self, name).tolist() for name in names), strict=True)]
+        rows = zip(*(getattr(self, name).tolist() for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _is_same(one: Mapping[str, int], other: Mapping[str, int]) -> bool:

@@ -24,7 +24,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import ranked, sums_of
+from chopper_core.util.grouping import places_by, ranked, sums_of
 from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -62,7 +62,6 @@ COLUMNS: Final = columns(
     """
 )
 _MOST_BARS: Final = 24
-_WORDS: Final = {"rank": "rank ", "expert": "expert ", "layer": "layer "}
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -87,19 +86,18 @@ def answer(run: Run, view: View) -> ViewResult:
     if by == "layer":
         which = loads.expert if loads.is_tokens else loads.rank
         figures["layer_imbalance"] = numbered(
-            [_part(loads, own[place == row]).imbalance(which[own[place == row]])
-             for row in range(len(names))]
-        )  # fmt: skip
+            [_part(loads, own[at]).imbalance(which[own[at]]) for at in places_by(place).values()]
+        )
     if by == "rank" and work is not None:
         times = dict(zip(work.gpus.tolist(), work.each_ns.tolist(), strict=True))
         of_rank = {run.rank_of[gpu]: took for gpu, took in times.items()}
         figures["expert_ns"] = numbered([of_rank.get(rank) for rank in names.tolist()])
-    labels = [f"{name}" for name in names.tolist()]
+    labels = [*map(str, names.tolist())]
     order = np.argsort(-sums, kind="stable")[:_MOST_BARS]
     bars = BarChart(
         f"{'tokens' if loads.is_tokens else 'MB exchanged'} per step",
         "" if loads.is_tokens else "MB",
-        tuple(f"{_WORDS[by]}{labels[row]}" for row in order.tolist()),
+        tuple(f"{by} {labels[row]}" for row in order.tolist()),
         (Series("load", sums[order] / (1 if loads.is_tokens else 1e6)),),
         "",
     )

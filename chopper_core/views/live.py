@@ -26,7 +26,7 @@ from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, 
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.phrases import facts, percent, time
 from chopper_core.model.recent import STALE_S
-from chopper_core.model.recent_steps import JobSteps, RecentSteps
+from chopper_core.model.recent_steps import SLOWER, JobSteps, RecentSteps
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit
@@ -58,8 +58,6 @@ _LEAST_SHARE: Final = 0.02
 """A clock or use that is nearer to the others' median doesn't stand out."""
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
-_SLOWER: Final = 0.01
-"""A rank whose steps are longer than the median rank's by less isn't the slowest."""
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
 _MOST_WINDOWS: Final = 2
@@ -137,14 +135,10 @@ def answer(run: Run, view: View) -> ViewResult:
     if np.isfinite(limit).any():
         own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
-    order = _order(view, own)
-    gpus, limit = [gpus[place] for place in order], limit[order]
-    own = [(column, values.take(order)) for column, values in own]
-    now = {name: values[order] for name, values in now.items()}
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
-    row = _live_row(job, steps) if len(job) else _step_row(steps)
-    lanes = tuple(replace(each, steps=row[0], profiled=row[1]) for each in lanes)
+    step_times_ms, profiled = _step_row(job, steps)
+    lanes = tuple(replace(each, steps=step_times_ms, profiled=profiled) for each in lanes)
     below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
         view,
@@ -159,20 +153,6 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         charts=(*(lanes or _step_chart(job)), *below),
     )
-
-
-def _order(view: View, own: Own) -> Index:
-    """The places of the GPUs in the order that the view asks for: lanes are rows of the table."""
-    count = len(own[0][1].numbers) if own else 0
-    name, is_falling = view.sort.removeprefix("-"), view.sort.startswith("-")
-    values = next((values for column, values in own if column.name == name), None)
-    if values is None:
-        rising = np.arange(count)
-        return rising[::-1] if name in ("gpu", "name") and is_falling else rising
-    numbers = values.numbers.astype(np.float64)
-    order = np.argsort(-numbers if is_falling else numbers, kind="stable")
-    known = values.present()[order]
-    return np.concatenate([order[known], order[~known]])
 
 
 def _gpu(view: View, gpu: str) -> View:
@@ -250,7 +230,7 @@ def _slowest_by_log(run: Run) -> tuple[int, float]:
     _, slow = training.by_rank()
     place = int(np.nanargmax(slow))
     slower = float(slow[place]) - 1.0
-    return (int(training.ranks[place]), slower) if slower >= _SLOWER else (-1, 0.0)
+    return (int(training.ranks[place]), slower) if slower >= SLOWER else (-1, 0.0)
 
 
 def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
@@ -303,20 +283,27 @@ def _other_cards(view: View, job: JobSteps) -> list[Card]:
     return cards
 
 
-def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple[int, ...]]:
+def _step_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ...]]:
     """The time of each step, those that stand out, and those that were profiled."""
-    shown = slice(-_MAX_STEPS, None)
-    times_ms, numbers = job.time_ns[shown] / 1e6, job.number[shown]
-    plain = job.plain[shown]
+    if len(job):
+        shown = slice(-_MAX_STEPS, None)
+        profiled = tuple(np.flatnonzero(job.profiled[shown]).tolist())
+        usual = np.flatnonzero(job.plain[shown])
+        return _times_row(job.number[shown], job.time_ns[shown] / 1e6, usual), profiled
+    if steps is None or not steps.iterations:
+        return None, ()
+    order = np.argsort(steps.iterations)[-_MAX_STEPS:]
+    numbers = np.array(steps.iterations)[order]
+    return _times_row(numbers, steps.each_ns[order] / 1e6, np.arange(len(order))), ()
+
+
+def _times_row(numbers: Int64, times_ms: Float64, usual: Index) -> SignalRows:
+    """The time of each step; those stand out that do so among the usual ones."""
     apart: tuple[int, ...] = ()
     with suppress(UsageError):  # of few steps
-        own = np.flatnonzero(plain)
-        apart = tuple(own[[*outliers(numbered(times_ms[own].tolist())).rows]].tolist())
-    span = float(numbers[0]), float(numbers[-1])
-    row = times_ms.reshape(1, -1)
-    drawn = ("step ms",), row, row[:, -1], apart
-    profiled = tuple(np.flatnonzero(job.profiled[shown]).tolist())
-    return SignalRows("step ms", "", "step", "", span, *drawn), profiled
+        apart = tuple(usual[[*outliers(numbered(times_ms[usual].tolist())).rows]].tolist())
+    row, span = times_ms.reshape(1, -1), (float(numbers[0]), float(numbers[-1]))
+    return SignalRows("step ms", "", "step", "", span, ("step ms",), row, row[:, -1], apart)
 
 
 def _step_chart(job: JobSteps) -> tuple[LineChart, ...]:
@@ -327,19 +314,6 @@ def _step_chart(job: JobSteps) -> tuple[LineChart, ...]:
     lines = {"step": job.time_ns[shown] / 1e6}
     x = job.number[shown].astype(np.float64)
     return (LineChart.over("time of each step", "ms", "step", "", x, lines),)
-
-
-def _step_row(steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ...]]:
-    if steps is None or not steps.iterations:
-        return None, ()
-    order = np.argsort(steps.iterations)[-_MAX_STEPS:]
-    row = steps.each_ns[order].reshape(1, -1) / 1e6
-    span = float(steps.iterations[order[0]]), float(steps.iterations[order[-1]])
-    standing_out: tuple[int, ...] = ()
-    with suppress(UsageError):  # of few steps
-        standing_out = outliers(numbered(row[0].tolist())).rows
-    drawn = ("step ms",), row, row[:, -1], standing_out
-    return SignalRows("step ms", "", "step", "", span, *drawn), ()
 
 
 def _lanes(

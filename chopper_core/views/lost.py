@@ -42,7 +42,8 @@ def answer(run: Run, view: View) -> ViewResult:
     level = "kernel" if by == "name" else by
     rows = by_shape(run, view) if by == LEVEL else Partition.of(run.tree_of(view), view, level)
     lost = METRICS[_LOST].compute(rows.scope(run))
-    base, notes = base_of(run, view), shape_notes(run, rows.whole, base_of(run, view))
+    base = base_of(run, view)
+    notes = shape_notes(run, rows.whole, base)
     if not lost.present().any():
         why = "no hardware.toml entry of the GPU" if run.hardware is None else notes[0]
         raise NothingToShow(f"no roof is known here: {why}")

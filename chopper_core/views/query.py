@@ -160,13 +160,10 @@ def _plain(view: View) -> View:
 def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The result of a view, asked once: sort, filter and columns don't change it."""
     plain, is_kept = _plain(view), not view_spec(view.name).is_live
-    if not is_kept:
-        # Its charts have the table's rows in the table's order.
-        plain = replace(plain, sort=view.sort)
 
     def asked() -> ViewResult | NothingToShow:
         try:
-            return _kept(run, plain, partial(ask, plain))
+            return _kept(run, plain, partial(ask, plain)) if is_kept else ask(plain)
         except NothingToShow as reason:
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)

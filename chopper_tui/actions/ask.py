@@ -229,10 +229,11 @@ async def what_if(screen: Explorer, argument: str) -> None:
 def _can_predict(screen: Explorer) -> bool:
     if screen.view.overrides.predicted or not screen.cards.has_keys:
         return bool(screen.view.overrides.predicted) or _has_question(screen)
-    from chopper_core.views.shared.evidence import remedy_of
+    from chopper_core.views.shared.evidence import knows_remedies, remedy_of
 
-    card = screen.cards.card
-    return card is not None and bool(remedy_of(screen.run, screen.view, card.text))
+    run, view, card = screen.run, screen.view, screen.cards.card
+    # Cards that were kept are there before the findings are checked, which takes long.
+    return card is not None and knows_remedies(run, view) and bool(remedy_of(run, view, card.text))
 
 
 @action(ASK, "X", title="Step without it", takes="QUESTION;…", hint="without", can=_can_predict)

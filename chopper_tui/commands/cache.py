@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -33,35 +32,26 @@ def run(options: Namespace) -> int:
         count, size = cache.clear(old_only=options.old)
         write(escape_each([f"removed {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB"]))
         return 0
-    write(escape_each([*_runs(), *_figures(), _limits()]))
+    kept, figures = cache.entries(), [*cache.figures()]
+    total = sum(entry.size_bytes for entry in kept) + sum(size for _, _, size in figures)
+    lines = [
+        *map(_of_run, kept),
+        *(f"{size / 1e6:8.1f} MB  {number:,} {_KEPT[kind]}" for kind, number, size in figures),
+        f"{total / 1e6:8.1f} MB  in {cache.directory().parent}; runs take at most "
+        f"{cache.most_bytes() / 1e9:g} GB (CHOPPER_CACHE_GB), and what is unused for "
+        f"{cache.MOST_DAYS} days goes",
+    ]
+    write(escape_each(lines))
     return 0
 
 
-def _runs() -> Iterator[str]:
-    """A line for each cached run, with what it is kept for."""
-    for entry in cache.entries():
-        used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
-        if entry.is_old:
-            why = "(of another version of Chopper)"
-        elif entry.is_gone:
-            why = "(its files are gone)"
-        else:
-            why = f"(with {', '.join(entry.derived)})" if entry.derived else ""
-        name = f"{entry.name} {why}".strip()
-        yield f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}"
-
-
-def _figures() -> Iterator[str]:
-    for kind, number, size in cache.figures():
-        text = f"{number:,} {_KEPT[kind]}"
-        yield f"{size / 1e6:8.1f} MB  {text}"
-
-
-def _limits() -> str:
-    total = sum(entry.size_bytes for entry in cache.entries())
-    total += sum(size for _, _, size in cache.figures())
-    return (
-        f"{total / 1e6:8.1f} MB  in {cache.directory().parent}; runs take at most "
-        f"{cache.most_bytes() / 1e9:g} GB (CHOPPER_CACHE_GB), and what is unused for "
-        f"{cache.MOST_DAYS} days goes"
-    )
+def _of_run(entry: cache.CacheEntry) -> str:
+    """The line of a cached run, with what it is kept for."""
+    used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
+    if entry.is_old:
+        why = "(of another version of Chopper)"
+    elif entry.is_gone:
+        why = "(its files are gone)"
+    else:
+        why = f"(with {', '.join(entry.derived)})" if entry.derived else ""
+    return f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {f'{entry.name} {why}'.strip()}"

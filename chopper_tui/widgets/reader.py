@@ -235,7 +235,6 @@ def tab_rows() -> list[TabRow]:
         else:
             spec = view_spec(name)
             rows.append(TabRow(tab.place, tab.name, name, spec.question, ", ".join(spec.by)))
-    rows.sort(key=lambda row: row.key)
     asks = "Which sources were read, aligned, labelled or left out?"
     return [*rows, TabRow("!", "Notes and sources", INFO, asks)]
 

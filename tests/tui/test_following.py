@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.extensions.runs import command as runs_command
 from chopper_core.ingest import follow
@@ -16,7 +17,7 @@ from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.charts import Cards, GpuLanes
+from chopper_core.model.charts import Cards, GpuLanes, picked
 from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
@@ -199,6 +200,17 @@ def test_lanes_end_with_their_own_samples_where_another_source_goes_on() -> None
     assert isinstance(lanes, GpuLanes)
     last = [np.flatnonzero(np.isfinite(each.numbers).any(axis=0))[-1] for each in lanes.signals]
     assert max(last) == lanes.signals[0].numbers.shape[1] - 1
+
+
+def test_lanes_and_what_is_too_high_in_them_follow_the_rows() -> None:
+    view = View("demo_data/fsdp2", name="live", sort="-name")
+    frame = query(demo_run(), view)
+    lanes = frame.charts[0]
+    assert isinstance(lanes, GpuLanes)
+    assert [*frame.labels] == [*lanes.labels] == list("76543210")
+    raised = replace(lanes, raised=((2,), *lanes.raised[1:]))
+    few = picked(raised, [5, 2])
+    assert isinstance(few, GpuLanes) and few.labels == ("2", "5") and few.raised[0] == (1,)
 
 
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:

@@ -144,10 +144,21 @@ def remedy_of(run: Run, view: View, title: str) -> str:
     """The what-if question of a finding of the run; empty where no replay removes it."""
     from chopper_core.findings import checked
 
-    found = checked(run, View(view.run, overrides=view.overrides)).placed
+    found = checked(run, _whole(view)).placed
     text = title.removeprefix("└ ")
     named = (each.remedy for (_, each), _ in found if each.title == text and each.is_replayed)
     return next(named, "")
+
+
+def knows_remedies(run: Run, view: View) -> bool:
+    """Whether `remedy_of` answers at once: its findings may not have been checked yet."""
+    from chopper_core.findings import is_checked
+
+    return is_checked(run, _whole(view))
+
+
+def _whole(view: View) -> View:
+    return View(view.run, overrides=view.overrides)
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
