@@ -18,6 +18,7 @@ from chopper_core.tables.csv_stream import CsvFile, normalised
 from chopper_core.tables.losses import ABSENT, Losses, Repeats
 from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
 from chopper_core.tables.text import FileHead, csv_cells
+from chopper_core.tables.unread import not_used
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask
@@ -115,8 +116,7 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
     count = len(samples.columns)
-    if samples.unused:
-        notes.append(f"columns not used: {', '.join(samples.unused)}.")
+    notes += not_used(samples.unused)
     losses.note(samples.lost, "row", f"of {samples.lost + count:,} unusable: skipped")
     found = samples.columns.joined()
     if not count:

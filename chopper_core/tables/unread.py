@@ -19,6 +19,12 @@ MOST_LETTERS: Final = 80
 """Of a name."""
 
 
+def not_used(names: Iterable[str], kind: str = "columns") -> list[str]:
+    """A note on fields that nothing is read from; none without any."""
+    listed = [*names]
+    return [f"{kind} not used: {', '.join(listed)}."] if listed else []
+
+
 def fields_of(record: type[msgspec.Struct]) -> frozenset[str]:
     """The names of all fields of a record, and of those within it."""
     return frozenset(_fields_of(record))

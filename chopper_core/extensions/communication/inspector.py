@@ -30,7 +30,7 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Collective
-from chopper_core.tables.columns import MAX_RANKS, Interner
+from chopper_core.tables.columns import MAX_RANKS, Interner, codes_of
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead, FileText
 from chopper_core.tables.unread import UnreadNames, fields_of
@@ -334,8 +334,9 @@ def _operations(
     sends = np.array([not each.casefold().startswith("send") for each in names], np.int8)
     peer = np.full(len(own), ABSENT, np.int32)
     for code, key in enumerate(keys):
-        for at, rank in members[key].items():
-            peer[is_message & (communicator == code) & (number == at)] = rank
+        ranks: dict[int, int] = defaultdict(lambda: ABSENT, members[key])
+        messages = np.flatnonzero(is_message & (communicator == code))
+        peer[messages] = codes_of(number[messages].tolist(), ranks.__getitem__)
     start = np.frombuffer(own.start_ns, np.int64) if is_timed else _placed(own)
     return OperationColumns(
         texts=[*texts],

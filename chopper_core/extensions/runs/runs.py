@@ -183,9 +183,12 @@ def terms_on_runs(text: str, rows: Sequence[RunRow]) -> tuple[str, str]:
 def shown_rows(run: RunRows, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
     """The rows of a set that a view's terms on runs leave, all without, and how far it is read."""
     reading = run.reading(wait)
-    labels, table = [row.name for row in reading.rows], rows_table(reading.rows)
-    settings = tuple(settings_of(reading.rows))
-    rows = FilterRows(RUN_LEVEL, labels, lambda name: cell_values(table[name]), settings)
+    labels, settings = [row.name for row in reading.rows], tuple(settings_of(reading.rows))
+
+    def values(name: str) -> Values:
+        return cell_values(rows_table(reading.rows)[name])
+
+    rows = FilterRows(RUN_LEVEL, labels, values, settings)
     mask = matching(rows, terms_on_runs(view.filter, reading.rows)[0])
     return [row for row, kept in zip(reading.rows, mask, strict=True) if kept], reading
 

@@ -39,6 +39,7 @@ from chopper_core.tables.columns import (
 from chopper_core.tables.database import Database, opened_database, unwritten
 from chopper_core.tables.losses import ABSENT, Losses, number_of
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
+from chopper_core.tables.unread import not_used
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (
@@ -568,7 +569,7 @@ class _Reader:
                     own = (column.lower() for column in self._database.columns(name))
                     unread = (each for each in own if each not in columns | joined | _KEYS)
                     found |= dict.fromkeys(f"{relation}.{each}" for each in unread)
-        return [f"columns not used: {', '.join(found)}."] if found else []
+        return not_used(found)
 
     def _graph_launches(self) -> list[str]:
         """A note on the dispatches of graphs: those of one launch share its correlation id."""

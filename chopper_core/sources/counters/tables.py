@@ -28,6 +28,7 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.csv_stream import MAX_COLUMNS, refuse_width
 from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.unread import not_used
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
@@ -338,7 +339,6 @@ class DispatchTable:
         losses.note(losses.bad_times, "dispatch", "without valid times")
         losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
         kind = "fields" if any("." in name for name in self.unused) else "columns"
-        unused = [f"{kind} not used: {', '.join(self.unused)}."] if self.unused else []
         described = {name: info for name, info in (infos or {}).items() if name in columns}
         return DispatchRun(
             paths=(path,),
@@ -348,7 +348,7 @@ class DispatchTable:
             dispatches=Dispatches(**rows, counters=columns),
             counter_info={**counter_infos(columns), **described},
             passes=1,
-            join_notes=[*([BY_GPU_TIME] if by_gpu_time else []), *unused],
+            join_notes=[*([BY_GPU_TIME] if by_gpu_time else []), *not_used(self.unused, kind)],
             losses=self.losses,
             calls=calls,
             threads=threads,
