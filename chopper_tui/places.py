@@ -24,7 +24,8 @@ def tabs_of(run: Run) -> Tabs:
     first = [LIVE] * (run.recent is not None)
     own = (*first, *(name for name in TABS if name not in first))
     place = own.index(WHATIF) + 1
-    return {name: TABS.get(name) or _SET_TABS[name] for name in (*own[:place], RUNS, *own[place:])}
+    runs = [RUNS] * (RUNS in _SET_TABS)
+    return {name: TABS.get(name) or _SET_TABS[name] for name in (*own[:place], *runs, *own[place:])}
 
 
 def tabs_at(tabs: Tabs, place: str) -> tuple[str, ...]:

@@ -213,7 +213,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "exposed": {
         "overview headline": "exposed #",
         "live headline": "exposed #",
-        "findings sentence": r"^exposed communication takes \S+ \S+ per (?:GPU and )?it\S+ \(#\)",
+        "findings sentence": r"^exposed communication takes \S+ \S+ per (?:GPU and )?step \(#\)",
     },
     "low clock": {
         "findings sentence": "^a clock below nominal is the largest (?:known )?overhead: #"
@@ -665,7 +665,7 @@ def shows(header: str, text: str, number: int | float | None, own: str) -> bool:
     if number is None:
         return text == UNICODE.missing
     unit = header.rstrip("▲▼").rpartition(" ")[2]
-    match = _CELL.match(text)
+    match = _CELL.match(text.lstrip("▲▼"))
     assert match, text
     scale = 1.0 if unit == own else _IN_UNITS.get(unit, 1.0)
     shown, step = float(match[2]) * scale, scale * 10.0 ** -len(match[2].partition(".")[2])
@@ -788,7 +788,9 @@ ONE_FIGURE: Final = (
     {"gfx_mhz", "now_gfx_mhz"}, {"edge_c", "now_edge_c"}, {"mean_hotspot_c", "now_hotspot_c"},
     {"gfx_util_pct", "now_gfx_util_pct"}, {"gpu_mhz", "mean_gfx_mhz"},
     {"delay_ns", "straggler_delay_ns"}, {"straggler", "behind"},
-    {"step_ns", "step_time_ns", "logged_step_ns"}, {"samples_per_s", "logged_samples_per_s"},
+    {"step_ns", "step_time_ns", "logged_step_ns", "iteration_ns", "now_step_ns"},
+    {"iteration", "now_step"}, {"tokens", "expert_tokens"}, {"slower_pct", "stage_behind_pct"},
+    {"samples_per_s", "logged_samples_per_s"},
     {"tokens_per_s", "logged_tokens_per_s"}, {"model_tflops", "logged_tflops"},
     {"mfu_pct", "logged_mfu_pct"}, {"p95_ns", "logged_p95_ns"},
     {"low_clock_pct", "gpu_low_clock_pct"}, {"last_gpu", "times_last"},

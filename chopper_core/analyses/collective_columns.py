@@ -252,7 +252,7 @@ declare(
     caused_exposed_ns | ns | caused exp. | sum over other GPUs
         The part of caused_ns during which no compute ran on the waiting GPUs.
         missing: {UNSEEN}
-    times_last | | last | sum
+    times_last | | times last | sum
         Collectives at which a kernel of the row arrives last.
         missing: {UNSEEN}
     outliers | | outliers | sum

@@ -91,6 +91,11 @@ CAUSES: Final = column("""apart_gpus | | causes
     missing: none of them lags for a known cause""")
 
 
+STRAGGLER_WAIT: Final = column("""caused_ns | ns | caused wait | sum over other GPUs
+    Time that other GPUs spent waiting for the scope's straggler, where it arrived last.
+    missing: the files lack ranks of the process group""")
+
+
 def rank_waits(stand: RankLeads) -> Own:
     """Per GPU: own wait and caused wait in collectives, whole and exposed."""
     chosen, count = stand.collectives, len(stand.gpus)
@@ -128,15 +133,17 @@ def delays(stand: RankLeads) -> tuple[Metric, Values]:
 def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
     """Waits within the rows: of all GPUs, and those that the scope's straggler causes."""
     chosen, count = stand.collectives, len(codes)
-    if chosen is None or not chosen.complete.any():
-        return [(METRICS["wait_ns"], absent(count, 0)), (METRICS["caused_ns"], absent(count, 0))]
+    if chosen is None:
+        none = Values(np.zeros(count, np.int64))
+        return [(METRICS["wait_ns"], none), (STRAGGLER_WAIT, none)]
     place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
     mine = _who(stand)[1] == stand.behind
-    unseen = counts_of(place[chosen.complete[chosen.member_set]], count) == 0
+    unseen = counts_of(place, count) > 0
+    unseen &= counts_of(place[chosen.complete[chosen.member_set]], count) == 0
     return [
         (METRICS["wait_ns"], Values(sums_of(chosen.member_wait_ns, place, count), unseen)),
         (
-            METRICS["caused_ns"],
+            STRAGGLER_WAIT,
             Values(sums_of(chosen.member_wait_ns[mine], place[mine], count), unseen),
         ),
     ]

@@ -366,7 +366,7 @@ FIGURES: Final = dict(_declared())
 THROTTLED: Final = _column(
     "low_clock_pct",
     "%",
-    "low clock",
+    "at low clock",
     f"Share of the time in which the compute units' clock is below {100 * LOW_CLOCK:.0f} % of the "
     f"GPU's highest while they are used for {BUSY_PCT:.0f} % or more.",
 )

@@ -181,7 +181,7 @@ class ProgramVersion(Struct, frozen=True):
 def program() -> str:
     """The version of all that works out answers, the same on any machine."""
     stamp = digest([_code_stamp(), *map(_stamp, sys.path)])
-    place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.executable]), stamp)
+    place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
     known = place.recall(ProgramVersion)
     if known is None or known.stamp != digest([*map(_stamp, known.files)]):
         files = plugins.code_files()

@@ -112,7 +112,7 @@ def test_every_address_in_json_shows_its_row(
     ("arguments", "code", "says"),
     [
         (["show", "{trace}:gpu=7"], 3, "no gpu 7 here; available: 0"),
-        (["show", "{trace}:gpu=0/iteration=99"], 3, "no step 99"),
+        (["show", "{trace}:gpu=0/iteration=99"], 3, "no iteration 99"),
         (["show", "{trace}:layer=1"], 2, "expected gpu, got 'layer'"),
         (["show", "{trace}?sort=speed"], 2, "unknown column 'speed'"),
         (["show", "{trace}", "--columns", "elapsed"], 2, "did you mean elapsed_ns"),

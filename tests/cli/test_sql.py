@@ -72,7 +72,7 @@ REFUSED = {
     "": "one SELECT at a time, not 0 statements",
     "selec": "syntax error",
     "select nothing from gpus": 'SQL: Binder Error: Referenced column "nothing" not found',
-    "select * from kernels": "the tables are activities, steps",
+    "select * from kernels": "the tables are activities, iterations",
 }
 
 
@@ -109,7 +109,7 @@ def test_rows_are_counted_where_they_are_cut(run: OpenRun) -> None:
 def test_the_command_prints_in_the_formats_of_show(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = "select gpu, elapsed_ns, null as lacking, 1e999 as far from steps order by 1, 2"
+    query = "select gpu, elapsed_ns, null as lacking, 1e999 as far from iterations order by 1, 2"
 
     def printed(*more: str) -> str:
         assert main(["sql", DEMO, query, *more]) == 0

@@ -45,7 +45,7 @@ def test_processors_of_telemetry_alone(tmp_path: Path) -> None:
     write_node(folder, 40, 0.05)
     run = open_run(str(folder), jobs=1)
     check(run, "view=cpu")
-    with pytest.raises(NothingToShow, match="iterations need a trace"):
+    with pytest.raises(NothingToShow, match="steps need a trace"):
         query(run, parse(f"{run.name}?view=cpu&by=iteration"))
     # A known column that the telemetry lacks is empty, and says why.
     lacking = ("mean_hotspot_c", "limit_w", "r_gfx_hotspot")

@@ -15,9 +15,9 @@ from tests.support import Row, run_of
 
 
 def test_a_long_span_leaves_the_unit_of_other_columns() -> None:
-    """Two kernels of some ms, 70 hours apart."""
-    hours = 70 * 3_600_000_000_000
-    run = run_of([Row(0, 5_000_000, iteration=0), Row(hours, 2_000_000, iteration=1)])
+    """Three kernels of some ms, 35 hours apart."""
+    hours = 35 * 3_600_000_000_000
+    run = run_of([Row(step * hours, 5_000_000, iteration=step) for step in range(3)])
     frame = query(run, parse("R?order=iteration&columns=elapsed_ns,kernel_ns,idle_ns"))
     titles = [text.header for text in column_texts(frame)]
     assert titles == ["time h", "kernel time ms", "idle h"]

@@ -132,7 +132,7 @@ def test_the_command_says_that_they_are_generated(
     ("given", "says"),
     [
         (["mesh"], "unknown pattern 'mesh'; the patterns are all_reduce, "),
-        (["ring", "layers=3"], "ring takes no 'layers'; it takes ranks, bytes, steps, gb_s"),
+        (["ring", "layers=3"], "ring takes no 'layers'; it takes ranks, bytes, iterations, gb_s"),
         (["ring", "ranks=1"], "'ranks=1' is not a number of at least 2, such as ranks=4"),
         (["ring", "bytes=0"], "'bytes=0' is not a number of at least 1, such as bytes=4"),
         (["ring", "bytes=-1K"], "'bytes=-1K' is not a number"),

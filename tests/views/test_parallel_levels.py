@@ -87,7 +87,7 @@ def test_a_coordinate_filters_gpus(run: Run) -> None:
     assert list(query(run, at(run, "?filter=pp:3 tp:1")).labels) == ["25", "27", "29", "31"]
     power = query(run, at(run, "?view=power&filter=pp:0-1 dp:2"))
     assert list(power.labels) == ["4", "5", "12", "13"]
-    with pytest.raises(UsageError, match="rows are by step"):
+    with pytest.raises(UsageError, match="rows are by iteration"):
         query(run, at(run, ":gpu=3?filter=pp:3"))
 
 

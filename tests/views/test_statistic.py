@@ -142,8 +142,8 @@ def test_a_view_keeps_what_is_its_own_and_says_so() -> None:
         for each in (plain, median)
     ]
     assert shares[0] == shares[1] and plain.headline == median.headline
-    assert "one per gpu, step, layer" in median.notes[0]
-    assert "median per gpu, step, layer" in rendered(median, "text")
+    assert "one per gpu, iteration, layer" in median.notes[0]
+    assert "median per gpu, iteration, layer" in rendered(median, "text")
     assert json.loads(rendered(median, "json"))["stat"]["over"] == ["gpu", "iteration", "layer"]
 
 
@@ -171,7 +171,7 @@ def test_registered_figures_of_a_view_are_those_of_the_rows_activities(
             continue
         if found.nodes is None:
             continue
-        scope = Scope(found.nodes, run.tree().node(()), run.origin_ns, run.hardware, run.measured)
+        scope = Scope.of(run, found.nodes, run.tree().node(()))
         for metric, values in found.columns:
             if METRICS.get(metric.name) is metric:
                 computed = metric.compute(scope)
@@ -229,7 +229,7 @@ def test_telemetry_and_shares() -> None:
 def test_what_the_figures_are_is_said_everywhere() -> None:
     frame = query(CUT, parse("R?stat=median"))
     text = rendered(frame, "text")
-    assert "R  median per gpu, step" in text and "median time" in text
+    assert "R  median per gpu, iteration" in text and "median time" in text
     assert "scope" in text and "total  " not in text
     assert "steps 10, 12 are truncated by the profiling window: left out unless cut=1" in text
     document = json.loads(rendered(frame, "json"))

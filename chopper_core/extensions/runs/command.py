@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from chopper_core.ingest.follow import Follower
 
 DESCRIPTION: Final = (
-    "Settings, speed, power and heat of all runs below directories, a row each; "
-    "on a terminal they open in the explorer."
+    "Settings, speed, power and heat of all runs below directories, a row each.\n"
+    "On a terminal they open in the explorer."
 )
 OPTIONS: Final = f"""
     DIR+ | a directory with runs below it, or a run{RUN_SET}

@@ -157,7 +157,7 @@ _OWN: Final = (
              "5th percentile of the slowest GPU's clock while it is busy."),
     _of_view("lowest_mhz", "MHz", "lowest MHz", HIGHER, "power", "lowest_gfx_mhz", LEAST),
     _of_view("gpu_throttled_pct", "%", "throttled", LOWER, "power", "throttled_pct", MEAN),
-    _of_view("gpu_low_clock_pct", "%", "low clock", LOWER, "power", "low_clock_pct", MEAN,
+    _of_view("gpu_low_clock_pct", "%", "at low clock", LOWER, "power", "low_clock_pct", MEAN,
              "Throttling of a run of telemetry without limiters."),
     _of_view("peak_bytes", "B", "peak mem", LOWER, TREE, "peak_bytes", TOTAL,
              "The most that the framework allocated on a GPU."),
