@@ -94,6 +94,7 @@ FAILS: Final[dict[str, tuple[int, str]]] = {
     r"--engine dask": (1 if find_spec("distributed") else 2, "Dask"),
     r"chopper live": (1, "no GPU can be read on this node"),
     r"runs \S+ --watch": (2, "follows the runs on a screen"),
+    r"'expert balanced'": (2, "expert matches nothing"),
     r"--counters": (2, "--counters needs rocprofv3"),
 }
 """Commands that may end otherwise than with 0 here, the exit code, and what they say then."""

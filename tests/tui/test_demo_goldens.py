@@ -20,7 +20,7 @@ from tests.tui.test_goldens import compare
 SMALL, LARGE = (80, 24), (200, 60)
 LARGE_SCREENS = ("overview", "findings", "ranks", "timeline")
 """Few, so that a new metric changes few files; the fourth is the tree's first level."""
-NOTHING_TO_SHOW = ("memory", "experts", "pipeline")
+NOTHING_TO_SHOW = ("memory", "experts", "pipeline", "training")
 """Views that the demo has no data for: the tree opens in their place, with the reason."""
 DEEP = ("5", "11", "backward", "17", "attn_fa")
 STEP = DEEP[:2]
