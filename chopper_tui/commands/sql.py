@@ -21,7 +21,7 @@ OPTIONS: Final = f"""
 EPILOG: Final = """\
 Tables: activities, steps, collectives, launches, host_operators, samples,
 findings, gpus. Times are ns since the first activity of the run.
-  chopper sql RUN 'select gpu, avg(busy_pct) from steps group by gpu'
+  chopper sql RUN 'select gpu, avg(busy_pct) from iterations group by gpu'
 """
 
 
