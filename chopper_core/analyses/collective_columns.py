@@ -24,7 +24,14 @@ from chopper_core.columns.metric import (
 )
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import counts_of, distinct, quantiles_of, sums_of
+from chopper_core.util.grouping import (
+    counted,
+    counts_of,
+    distinct,
+    quantiles_of,
+    run_starts,
+    sums_of,
+)
 
 if TYPE_CHECKING:
     from chopper_core.graph.collectives import Collectives
@@ -70,6 +77,19 @@ class GroupedCollectives(Struct, frozen=True, eq=False, dict=True):
         communicates = counts_of(self.owner, self.count) > 0
         is_seen = counts_of(self.is_whole[0], self.count) > 0
         return np.asarray(communicates & ~is_seen, np.bool_)
+
+    @cached_property
+    def last(self) -> tuple[Int64, Int64, Int64]:
+        """The GPU that is last most often in each group, how often, and at how many collectives."""
+        owner, number = self.is_whole
+        gpus = int(self.found.last_gpu.max()) + 1
+        # Groups times GPUs can be many: only pairs that occur are counted.
+        pairs, times = counted(owner * gpus + self.found.last_gpu[number])
+        order = np.lexsort((pairs, -times, pairs // gpus))
+        most = order[run_starts(pairs[order] // gpus)]
+        gpu, often = np.zeros((2, self.count), np.int64)
+        gpu[pairs[most] // gpus], often[pairs[most] // gpus] = pairs[most] % gpus, times[most]
+        return gpu, often, counts_of(owner, self.count)
 
     def added(self, each: Int64) -> Values:
         """The sum of a figure of kernels."""
@@ -161,15 +181,6 @@ def _moved(own: GroupedCollectives) -> Values:
     return Values(moved, counts_of(own.owner[is_sized], own.count) == 0)
 
 
-def _last(own: GroupedCollectives) -> tuple[Index, Int64, Int64]:
-    """The GPU that is last most often in each group, how often, and at how many collectives."""
-    owner, number = own.is_whole
-    gpus = int(own.found.last_gpu.max()) + 1
-    place = owner * gpus + own.found.last_gpu[number]
-    times = counts_of(place, own.count * gpus).reshape(own.count, gpus)
-    return times.argmax(axis=1), times.max(axis=1), times.sum(axis=1)
-
-
 def gpu_words(gpus: Index, known: Mask) -> Values:
     return worded_codes(
         np.where(known, gpus, NO_LABEL), lambda gpu: None if gpu == NO_LABEL else f"GPU {gpu}"
@@ -177,12 +188,12 @@ def gpu_words(gpus: Index, known: Mask) -> Values:
 
 
 def _last_gpu(own: GroupedCollectives) -> Values:
-    gpu, _, seen = _last(own)
+    gpu, _, seen = own.last
     return gpu_words(gpu, seen > 0)
 
 
 def _last_share(own: GroupedCollectives) -> Values:
-    _, times, seen = _last(own)
+    _, times, seen = own.last
     return quotient(times, seen, 100.0)
 
 

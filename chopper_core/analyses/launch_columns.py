@@ -71,10 +71,13 @@ def comm_wait(scope: Scope) -> Values:
     nodes, run = scope.nodes, scope.run
     if run is None:
         return absent(len(nodes), 0)
-    wait = np.zeros(len(nodes), np.int64)
-    for rows, node in nodes.pieces():
-        wait += sums_of(_during_comm(run, rows), node, len(nodes))
-    return Values(wait, least_ns(nodes) == NEVER)
+    if "comm wait" not in nodes.memo:
+        wait = np.zeros(len(nodes), np.int64)
+        for rows, node in nodes.pieces():
+            wait += sums_of(_during_comm(run, rows), node, len(nodes))
+        nodes.memo["comm wait"] = Values(wait, least_ns(nodes) == NEVER)
+    found: Values = nodes.memo["comm wait"]
+    return found
 
 
 @metric(
