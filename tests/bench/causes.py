@@ -71,13 +71,13 @@ def _operation_in_layer(found: planted.Planted, run: Run) -> tuple[str, ...]:
 def _iterations(found: planted.Planted, _: Run) -> tuple[str, ...]:
     """One of the iterations; or every how many."""
     numbers = "|".join(map(str, found.cause.iterations))
-    return (rf"\biterations?\b.*\b(?:{numbers})\b|\bevery \w+",)
+    return (rf"\b(?:step|iteration)s?\b.*\b(?:{numbers})\b|\bevery \w+",)
 
 
 def _every_iteration(found: planted.Planted, _: Run) -> tuple[str, ...]:
     """All of the iterations, in any order; or every how many."""
     each = "".join(rf"(?=.*\b{number}\b)" for number in found.cause.iterations)
-    return (rf"{each}.*\biterations?\b|\bevery \w+",)
+    return (rf"{each}.*\b(?:step|iteration)s?\b|\bevery \w+",)
 
 
 def _two_layers(found: planted.Planted, _: Run) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def _capped(found: planted.Planted, _: Run) -> tuple[str, ...]:
 
 
 def _since(found: planted.Planted, _: Run) -> tuple[str, ...]:
-    return (rf"(from|since) iteration {found.cause.iterations[0]}\b",)
+    return (rf"(from|since) (?:step|iteration) {found.cause.iterations[0]}\b",)
 
 
 _HOST: Final = r"\bhosts?\b|\bidle\b|launch"
