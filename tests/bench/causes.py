@@ -211,6 +211,8 @@ class Finding(Struct, frozen=True):
     saving_ns: float | None
     low_ns: float | None
     high_ns: float | None
+    remedy: str
+    is_part: bool
 
 
 class Outcome(Struct, frozen=True):
@@ -273,6 +275,8 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
             number("saving_ns", row),
             number("saving_low_ns", row),
             number("saving_high_ns", row),
+            str(values["remedy"].cell(row) or "") if "remedy" in values else "",
+            number("part_of", row) is not None,
         )
         for row, label in enumerate(frame.labels)
         if values["rule"].cell(row) != WITHOUT_SAVING
@@ -295,7 +299,7 @@ def measure(
     found = findings_of(run)
     return Outcome(
         cause, truth.style, seed, size, truth.share, truth.cost_ns, truth.cause.gpus,
-        found, tuple(_rightness(each.detail, truth, run) for each in found),
+        found, tuple(rightness(each.detail, truth, run) for each in found),
     )  # fmt: skip
 
 
@@ -309,7 +313,8 @@ def _gpus_in(sentence: str) -> set[int]:
     }
 
 
-def _rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
+def rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
+    """How right a sentence is about what was planted: see `Outcome.ranks`."""
     expected, gpus = EXPECTED[truth.name], truth.cause.gpus
     named = _gpus_in(sentence.partition(";")[0])
     # The place of these is a link, or a stage.
