@@ -71,12 +71,12 @@ def _operation_in_layer(found: planted.Planted, run: Run) -> tuple[str, ...]:
 def _iterations(found: planted.Planted, _: Run) -> tuple[str, ...]:
     """One of the iterations; or every how many."""
     numbers = "|".join(map(str, found.cause.iterations))
-    return (rf"\b(?:step|iteration)s?\b.*\b(?:{numbers})\b|\bevery \w+",)
+    return (rf"\b(?:step|iteration)s?\b.*\b(?<!\.)(?:{numbers})\b(?!\.\d)|\bevery \w+",)
 
 
 def _every_iteration(found: planted.Planted, _: Run) -> tuple[str, ...]:
     """All of the iterations, in any order; or every how many."""
-    each = "".join(rf"(?=.*\b{number}\b)" for number in found.cause.iterations)
+    each = "".join(rf"(?=.*\b(?<!\.){number}\b(?!\.\d))" for number in found.cause.iterations)
     return (rf"{each}.*\b(?:step|iteration)s?\b|\bevery \w+",)
 
 

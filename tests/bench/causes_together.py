@@ -26,6 +26,15 @@ _CLOSE: Final = 0.005
 """Of the step: a saving this close to the truth is right, whatever its share of it."""
 _ALONE: Final = ("a heavy last stage",)
 """Those whose run without them isn't the run without causes."""
+_ALIKE: Final = (
+    ("memory", "later_memory"),
+    ("data", "growing_data"),
+    ("items", "synchronises"),
+    ("clock", "throttled"),
+    ("clock", "sinking"),
+    ("throttled", "sinking"),
+)
+"""Kinds that are one cause where both happen."""
 
 
 class FoundTogether(Struct, frozen=True):
@@ -89,10 +98,10 @@ def draw(seed: int, number: int) -> tuple[str, ...]:
 def measure_together(
     names: Sequence[str], seed: int, *, size: float = SIZE, is_rough: bool = False
 ) -> FoundTogether | None:
-    """Plant some causes in one run and judge its findings; None where two are of one kind."""
+    """Plant some causes in one run and judge its findings; None where two are alike."""
     truths = planted.plant_together(names, seed, size, is_rough=is_rough)
     kinds = {each.cause.kind for each in truths}
-    if len(kinds) < len(names):
+    if len(kinds) < len(names) or any(kinds >= set(each) for each in _ALIKE):
         return None
     run = opened(truths[0].run)
     found = findings_of(run)
