@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model import address
-from chopper_core.model.view import sibling, with_view
+from chopper_core.model.view import at_level, sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import OVERVIEW, RUNS
 from chopper_core.views.shared.children import silent_levels
@@ -284,8 +284,9 @@ async def _go_to_gpu(screen: Explorer, step: int) -> None:
     view, message = await run_in_thread(screen_data.same_on_gpu, screen.run, screen.view, step)
     # The parents keep their sort, filter and cursor on the other GPU too.
     *above, last = screen.here[: len(screen.trail_to(view))]
+    gpu = dict(view.scope)["gpu"]
     parents = (
-        replace(old, view=replace(old.view, path=view.path[:depth]), label=view.path[depth])
+        replace(old, view=at_level(old.view, "gpu", gpu), label=view.path[depth])
         for depth, old in enumerate(above)
     )
     await screen.go((*parents, replace(last, view=view)), message)
