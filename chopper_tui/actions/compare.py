@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopper_core.columns.filter import only
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.render.cells import baseline_title
+from chopper_core.render.cells import baseline_title, elide
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, view_spec
@@ -170,7 +170,8 @@ async def baseline(screen: Explorer, argument: str) -> None:
         await screen.go(with_baseline(screen.here, None), "no baseline")
         return
     trail = with_baseline(changed(screen.here, view), chosen)
-    await screen.go(trail, f"compared with {baseline_title(trail[-1].view)}")
+    name = elide(baseline_title(trail[-1].view), screen.size.width // 2, screen.table.glyphs)
+    await screen.go(trail, f"compared with {name}")
 
 
 def _can_mark(screen: Explorer) -> bool:

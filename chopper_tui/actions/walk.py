@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.view import at_level, sibling, with_view
+from chopper_core.render.cells import level_title
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import OVERVIEW, RUNS
 from chopper_core.views.shared.children import silent_levels
@@ -144,7 +145,8 @@ async def enter(screen: Explorer, argument: str) -> None:
     if not trail[-1].view.is_leaf:
         labels = await run_in_thread(silent_levels, screen.run, trail[-1].view)
     through = passed(trail, labels, screen.columns)
-    levels = " and ".join(level for level, _ in through[-1].view.scope[len(trail) - 1 :])
+    silent = [level_title(level) for level, _ in through[-1].view.scope[len(trail) - 1 :]]
+    levels = " and ".join(silent)
     await screen.go(through, f"passed through {levels}: one value only" if labels else "")
 
 
