@@ -34,6 +34,7 @@ from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.views import VIEWS, view_module
 from chopper_core.views.query import frame_of, query
+from chopper_core.views.shared import kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
 from chopper_tui.cli import main
 from tests.conftest import ROOT
@@ -77,7 +78,7 @@ class Asked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
-        for name in ("findings", "ranks", "comms", "whatif"):
+        for name in ("findings", "ranks", "comms", "whatif", "launch"):
             module = view_module(name)
             monkeypatch.setattr(module, "answer", partial(self._ask, name, module.answer))
 
@@ -111,6 +112,21 @@ def test_what_was_worked_out_is_not_worked_out_again(
         assert asked.take() == expected
     chopper_core.open(str(copy), cache=False).frame("?view=ranks")
     assert asked.take() == ["ranks"]
+
+
+def test_what_many_rows_open_is_not_worked_out_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that open their part of the tree do so at once, however many there are."""
+    monkeypatch.setattr(kept_answers, "_MOST_OPENED", 0)
+    address = ":gpu=1?view=launch"
+    asked, expected = Asked(monkeypatch), _json(copy, address)
+    assert asked.take() == ["launch"] and len(expected.splitlines()) > 3
+    assert _json(copy, address) == expected and not asked.take()
+    # What is no part of the tree is asked of the view again.
+    expected = _json(copy, "?view=findings")
+    assert asked.take() == ["findings"] and _json(copy, "?view=findings") == expected
+    assert asked.take() == ["findings"]
 
 
 def test_a_damaged_value_is_worked_out_anew(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
