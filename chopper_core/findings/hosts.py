@@ -137,15 +137,18 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
         taken = f"leaves GPUs idle {time(cost)}{' a step' * context.has_iterations}"
         whole = time(context.per_iteration(float(charges.ns.sum())))
-        yield what, context.finding(
-            one_line(f"{what}{name} {taken}", where),
-            f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs are "
-            f"idle{context.per_gpu} before launch calls",
-            context.with_view("launch", "host", sort="-idle_host_ns"),
-            Cost.HOST,
-            cost,
-            cells=cells,
-            changes=(f"host x{1 - part:.4f}",),
+        yield (
+            what,
+            context.finding(
+                one_line(f"{what}{name} {taken}", where),
+                f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs "
+                f"are idle{context.per_gpu} before launch calls",
+                context.with_view("launch", "host", sort="-idle_host_ns"),
+                Cost.HOST,
+                cost,
+                cells=cells,
+                changes=(f"host x{1 - part:.4f}",),
+            ),
         )
 
 
@@ -335,6 +338,7 @@ def _bound(
     cost_ns = idle_ns
     if of_main is not None:
         cells, part, cost_ns = of_main
+        own_ns = cost_ns
         changes = (f"host x{1 - part:.4f}",)
     elif without:
         there, part = _cells_with(context, charges)
@@ -351,7 +355,7 @@ def _bound(
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     yield context.finding(
         (of_name if queued else one_line)(
-            what.format(taken=f"{time(cost_ns if of_main else own_ns)}{' a step' * context.has_iterations}"), phase_of
+            what.format(taken=f"{time(own_ns)}{' a step' * context.has_iterations}"), phase_of
         ),
         f"{sentence}{doing}",
         evidence,

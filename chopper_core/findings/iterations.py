@@ -59,6 +59,8 @@ _ODDS: Final = 4.0
 """How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
     the limit of a longer step; the line through them also grows by 6 deviations from it""")
+_AS_SLOW: Final = 0.25
+"""Of what a first step takes longer: one that does so for as long has its reason."""
 _MAX_APART: Final = 1_000
 """Steps of which each may have a reason of its own."""
 STEADY: Final = 0.005
@@ -341,19 +343,26 @@ def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
     is_long = rest & (each > outlier_limit(each[rest], LONGER, STEADY))
     if not is_long.any():
         is_long[rest] = _regime(each[rest])
+        if is_long.any():
+            # Steps that a straggler delays may be the first ones of them.
+            middle = (each[is_long].min() + each[rest & ~is_long].max()) / 2
+            begin = int(is_long.argmax())
+            before = np.flatnonzero(each[:begin] < middle)
+            is_long[int(before[-1]) + 1 if len(before) else 0 : begin] = True
+            rest |= is_long
     is_long &= ~_warms_up(context, is_long)
     if not is_long.any():
         return
     places, usual = np.flatnonzero(is_long), _Usual(rest & ~is_long, is_mean=True)
     grown = float(compute[places].mean()) - usual.of(compute)
-    more, short = _more(times, places, usual, Cost.COMPUTE)
+    why, short = _more(times, places, usual, Cost.COMPUTE)
     which = numbers[places].tolist()
     analysed = numbers[rest].tolist()
     when = recurrence(first_equal(np.array(analysed), numbers[places]).tolist(), analysed)
     longer = f"{percent(grown / max(usual.of(compute), 1.0))} longer{when}"
     finding = context.finding(
         one_line(f"steps compute {longer}", short),
-        f"steps compute {longer}, {time(grown)} more per GPU and step{more}; other differences "
+        f"steps compute {longer}, {time(grown)} more per GPU and step{why}; other differences "
         f"between steps hide it in their times",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         Cost.COMPUTE,
@@ -405,11 +414,13 @@ def slow_iterations(context: FindingsContext) -> Index:
 
 
 def _warms_up(context: FindingsContext, is_slow: Mask) -> Mask:
-    """The run's first step, if it is slow without more work."""
+    """The run's first step, if it is slow without more work, and no other one is as much so."""
     is_first = context.all_iterations == _first_of_run(context, np.iinfo(np.int64).max)
     if (is_slow & is_first).any() and _more_work(context, np.flatnonzero(is_first)):
         return np.zeros(len(is_first), np.bool_)
-    return np.asarray(is_first)
+    took = context.took_ns - median_of(context.took_ns)
+    alike = is_slow & ~is_first & (np.abs(took / took[is_first].sum() - 1) < _AS_SLOW)
+    return np.zeros_like(is_first) if (is_slow & is_first).any() and alike.any() else is_first
 
 
 def _first_of_run(context: FindingsContext, without: int) -> int:
