@@ -179,7 +179,7 @@ def _has_peers(screen: Explorer) -> bool:
 
 def _has_question(screen: Explorer) -> bool:
     """Whether a replay can be asked about the row or the finding at the cursor."""
-    from chopper_core.views.whatif import question_about
+    from chopper_core.views.shared.row_questions import question_about
 
     if isinstance(screen.run, SeveralRuns):
         return False
@@ -258,7 +258,7 @@ async def predict(screen: Explorer, argument: str) -> None:
 async def _question_here(screen: Explorer) -> str:
     """The question of the finding at the cursor, of the one whose evidence this is, or of the row;
     empty for none."""
-    from chopper_core.views.whatif import question_about
+    from chopper_core.views.shared.row_questions import question_about
 
     card = screen.cards.card if screen.cards.has_keys else None
     opened, sentence = screen.finding
