@@ -173,8 +173,11 @@ async def of(screen: Explorer, argument: str) -> None:
         open_command(screen, f"of {screen.view.of}")
 
 
-def _has_peers(screen: Explorer) -> bool:
-    return len(screen.run.gpus) > 1 and not isinstance(screen.run, SeveralRuns)
+def _can_explain(screen: Explorer) -> bool:
+    """Whether the row is of a GPU that has others to wait for it, or is a finding."""
+    if len(screen.run.gpus) < 2 or isinstance(screen.run, SeveralRuns):
+        return False
+    return screen.listing is not screen.table or _gpu_of_row(screen) is not None
 
 
 def _has_question(screen: Explorer) -> bool:
@@ -190,7 +193,7 @@ def _has_question(screen: Explorer) -> bool:
     )
 
 
-@action(ASK, "W", title="Why", hint="why", can=_has_peers)
+@action(ASK, "W", title="Why", hint="why", can=_can_explain)
 async def why(screen: Explorer, _: str) -> None:
     """Explain why the row's GPU, or else the straggler, is late: each cause leads to its
     evidence.

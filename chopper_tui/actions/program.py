@@ -299,7 +299,7 @@ STOPS: Final = tuple(
         Which GPU the others wait for, since which layer, and how it differs. The
         other tabs are one more 5 away each: grid, heat map, power, memory.
     6  compare |
-        b makes a scope the baseline of others; space marks two rows and = compares them;
+        b compares the table with its row; space marks two rows and = compares them;
         `chopper A B` opens two runs. Then every table has differences, and 6 lists what
         changed.
     taking it with you | overview

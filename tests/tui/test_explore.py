@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import Baseline, View
+from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.render import as_text
 from chopper_core.render.text import as_markdown
 from chopper_core.views.query import query
@@ -21,7 +21,7 @@ from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.reader import TextReader
 from tests.support import Row, run_of
-from tests.tui.explorer import explorer, sample_run
+from tests.tui.explorer import explorer, measured_run, sample_run
 
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
 STAYING = [key for action in ACTIONS for key in action.keys if action.id != "quit"]
@@ -421,8 +421,11 @@ async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
 @pytest.mark.sweep
 async def test_a_baseline_goes_along_and_can_be_left() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1", "11"))) as at:
+        row = at.label
+        assert row is not None
         await at.press("b")
-        assert "base itself" in at.text() and "Δ time" in at.text()
+        assert at.frame.view.baseline == Baseline("", ("1", "11", row))
+        assert f"base {row}" in at.text() and "Δ time" in at.text()
         await at.press("}")
         assert at.frame.view.path == ("2", "11")
         assert at.frame.view.baseline == Baseline("", ("1", "11"))
@@ -430,12 +433,52 @@ async def test_a_baseline_goes_along_and_can_be_left() -> None:
         await at.press("enter")
         assert at.frame.view.baseline == Baseline("", ("1", "11", at.frame.view.path[-1]))
         await at.press("i")
-        await at.press("escape", "escape", "escape", "escape")
-        assert at.frame.view.path == () and at.frame.view.baseline is None
-        await at.command("baseline gpu=0")
-        assert at.frame.view.baseline == Baseline("", ("0",))
+        await at.press("escape", "escape", "escape")
+        assert at.frame.view.path == ("2",)
+        assert at.frame.view.baseline == Baseline("", ("1",))
+        await at.press("escape")
+        # The table above compares with the row that it was entered by.
+        assert at.frame.view.path == () and at.frame.view.baseline == Baseline("", ("1",))
+        await at.press("b")
+        assert at.frame.view.baseline == Baseline("", ("2",)) and at.label == "2"
         await at.press("b")
         assert at.frame.view.baseline is None
+        await at.command("baseline gpu=2")
+        assert at.frame.view.baseline == Baseline("", ("2",))
+        await at.press("b")
+        assert at.frame.view.baseline is None
+
+
+async def test_each_row_is_compared_with_the_one_that_is_the_baseline() -> None:
+    """Differences are those of the plain table; Enter compares what is in another row with it."""
+    async with explorer((160, 40), measured_run(), View("sample.json")) as at:
+        plain = {label: at.frame.row(row) for row, label in enumerate(at.frame.labels)}
+        await at.press("j", "b")
+        base = at.label
+        assert base is not None
+        for row, label in enumerate(at.frame.labels):
+            cells = at.frame.row(row)
+            expected = plain[label]["elapsed_ns"] - plain[base]["elapsed_ns"]
+            assert cells["elapsed_ns_delta"] == pytest.approx(expected)
+        assert len(at.frame) == len(plain) and not at.frame.partners
+        await at.press("k", "k", "k", "enter")
+        assert at.path[0] != base and at.frame.view.baseline == Baseline("", (base,))
+        assert {*at.frame.labels} >= {"10", "11"}  # The steps of both.
+
+
+@pytest.mark.parametrize("name", ["kernels", "ranks", "launch"])
+async def test_a_row_of_any_table_of_places_becomes_the_baseline(name: str) -> None:
+    view = with_view(View("sample.json"), name)
+    async with explorer((120, 36), measured_run(), view) as at:
+        await at.press("j")
+        label, level = at.label, at.frame.level
+        await at.press("b")
+        assert not at.frame.view.name and at.frame.level == level and at.label == label
+        assert at.frame.view.row_baseline == label
+        row = list(at.frame.labels).index(str(label))
+        assert at.frame.row(row)["elapsed_ns_delta"] == 0
+        await at.press("H")
+        assert at.frame.view.name == name and at.frame.view.baseline is None
 
 
 @pytest.mark.sweep

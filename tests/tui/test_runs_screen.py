@@ -127,7 +127,11 @@ async def test_figures_are_divided_by_a_row_then_the_best() -> None:
         assert at.frame.view.baseline == Baseline("best")
         await at.press("=")
         assert at.frame.view.baseline is None
-        await at.press("b", "b")
+        await at.press("b")
+        assert at.frame.view.baseline == Baseline("tp4")
+        await at.press("j", "b")
+        assert at.frame.view.baseline == Baseline("tp8")
+        await at.press("b")
         assert at.frame.view.baseline is None
         await at.command("by tp")
         assert at.frame.view.by == "tp"

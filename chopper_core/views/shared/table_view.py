@@ -25,7 +25,7 @@ _MAX_LINES: Final = 12
 
 
 class OpensPart(Struct, frozen=True):
-    """What a row opens where nothing else is said: its part of the tree."""
+    """What a row opens by default: its part of the tree."""
 
     view: View
     level: str
@@ -55,7 +55,7 @@ def table_view(
     """The result of a view whose rows divide activities, instances or steps.
 
     `whole` has columns of all rows as one group, with one value each: the total row, unless `total`
-    is it. Where `opens` doesn't say otherwise, a row opens its part of the tree.
+    is it. Without `opens` a row opens its part of the tree.
     """
     return ViewResult(
         level=rows.level,
