@@ -5,7 +5,7 @@ To add a rule, write it into the module of its theme; a new module's name goes t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from heapq import nlargest
 from importlib import import_module
@@ -136,12 +136,8 @@ def checked(run: Run, view: View) -> Checked:
             [((rule, replace(each, cells=None)), whose) for (rule, each), whose in placed],
         )
 
-    return run.memo(("findings", *scope_key(view)), made)
-
-
-def scope_key(view: View) -> tuple[Hashable, ...]:
-    """What of a view its findings depend on."""
-    return view.path, view.order, view.signal, view.overrides, view.cut
+    key = "findings", view.path, view.order, view.signal, view.overrides, view.cut
+    return run.memo(key, made)
 
 
 def rules_of(run: Run) -> tuple[FindingRule, ...]:

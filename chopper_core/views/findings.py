@@ -15,11 +15,11 @@ from chopper_core.findings.parts import Found, Worth, group_of
 from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, Finding, FindingsContext
 from chopper_core.findings.sentences import detail_of
-from chopper_core.findings.told import ranges
 from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
+from chopper_core.views.shared.told_findings import ranges
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

@@ -232,7 +232,7 @@ async def what_if(screen: Explorer, argument: str) -> None:
 def _can_predict(screen: Explorer) -> bool:
     if screen.view.overrides.predicted or not screen.cards.has_keys:
         return bool(screen.view.overrides.predicted) or _has_question(screen)
-    from chopper_core.views.shared.evidence import knows_remedies, remedy_of
+    from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 
     run, view, card = screen.run, screen.view, screen.cards.card
     # Cards that were kept are there before the findings are checked, which takes long.
@@ -268,7 +268,7 @@ async def _question_here(screen: Explorer) -> str:
     if card is not None or place_of(opened) != place_of(screen.view):
         sentence = "" if card is None else card.text
     if sentence:
-        from chopper_core.views.shared.evidence import remedy_of
+        from chopper_core.views.shared.told_findings import remedy_of
 
         return await run_in_thread(remedy_of, screen.run, screen.view, sentence)
     if screen.listing is screen.table or screen.shows_sentences:

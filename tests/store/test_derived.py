@@ -20,7 +20,8 @@ import pytest
 from msgspec.structs import replace
 
 import chopper_core
-from chopper_core.findings import Checked, checked, told
+from chopper_core import findings
+from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model import run as run_module
@@ -37,6 +38,7 @@ from chopper_core.views import VIEWS, view_module
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
+from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.demo import generated_files
@@ -140,15 +142,15 @@ def test_findings_are_explained_without_checking_them_again(
         asked.append(view)
         return checked(run, view)
 
-    monkeypatch.setattr(told, "checked", counted)
+    monkeypatch.setattr(findings, "checked", counted)
 
     def explained() -> list[object]:
         run, view = cache.open_cached(str(copy)), View(str(copy))
-        assert evidence.knows_remedies(run, view) == bool(asked)
+        assert knows_remedies(run, view) == bool(asked)
         cards = [each for each in evidence.finding_cards(run, view, 9) if each.rule]
         found = [
             *(evidence.explained_finding(run, view, each) for each in cards),
-            *(evidence.remedy_of(run, view, each.text) for each in cards),
+            *(remedy_of(run, view, each.text) for each in cards),
         ]
         assert isinstance(run.derived, Derived)
         run.derived.wait()

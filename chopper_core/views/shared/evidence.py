@@ -21,6 +21,7 @@ from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
+from chopper_core.views.shared.told_findings import ranges, told
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -39,7 +40,6 @@ _FEW: Final = 3
 def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
     from chopper_core.findings.rule import Group
-    from chopper_core.findings.told import told
 
     found = told(run, view)
     cards, limits = list[Card](), []
@@ -68,7 +68,6 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 def number_of_findings(run: Run, view: View) -> str:
     """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
     from chopper_core.findings import count_findings
-    from chopper_core.findings.told import told
 
     number, parts = count_findings([each.is_part for each in told(run, view)])
     return f"{number or 'none'}{parts}"
@@ -115,7 +114,6 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
 def explained_finding(run: Run, view: View, card: Card) -> Explained:
     """A finding in full, what its rule looks for, its thresholds, and what its figures are."""
     from chopper_core.findings import rules_of
-    from chopper_core.findings.told import ranges, told
 
     lines = [("enter", f"opens the evidence, {clean(card.address)}")]
     rules = {each.name: each for each in rules_of(run)}
@@ -136,26 +134,6 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
         ]
         return [*found, *((e.name, f"{e.value:g} {e.unit}: {e.why}") for e in rule.thresholds)]
     return lines
-
-
-def remedy_of(run: Run, view: View, title: str) -> str:
-    """The what-if question of a finding of the run; empty where no replay removes it."""
-    from chopper_core.findings.told import told
-
-    text = title.removeprefix("└ ")
-    found = told(run, _whole(view))
-    return next((each.remedy for each in found if each.title == text and each.remedy), "")
-
-
-def knows_remedies(run: Run, view: View) -> bool:
-    """Whether `remedy_of` answers at once: its findings may not have been checked yet."""
-    from chopper_core.findings.told import is_told
-
-    return is_told(run, _whole(view))
-
-
-def _whole(view: View) -> View:
-    return View(view.run, overrides=view.overrides)
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from chopper_core.findings import Checked, checked, scope_key
-from chopper_core.findings.parts import group_of
-from chopper_core.findings.sentences import detail_of, finding_figures
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+
+if TYPE_CHECKING:
+    from chopper_core.findings import Checked  # what was kept needs no rule
 
 Ends = tuple[float | None, float | None]
 """Of the range of what a finding saves, in ns; None without a replay."""
@@ -43,6 +44,8 @@ def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
     key = _told_key(view)
 
     def made() -> tuple[ToldFinding, ...]:
+        from chopper_core.findings import checked
+
         return _told(checked(run, view))
 
     return run.memo(key, lambda: run.kept(key, tuple[ToldFinding, ...], made, tuple, tuple))
@@ -60,11 +63,29 @@ def is_told(run: Run, view: View) -> bool:
     return True
 
 
+def remedy_of(run: Run, view: View, title: str) -> str:
+    """The what-if question of a finding of the run; empty where no replay removes it."""
+    text = title.removeprefix("└ ")
+    found = told(run, _whole(view))
+    return next((each.remedy for each in found if each.title == text and each.remedy), "")
+
+
+def knows_remedies(run: Run, view: View) -> bool:
+    """Whether `remedy_of` answers at once: its findings may not have been checked yet."""
+    return is_told(run, _whole(view))
+
+
+def _whole(view: View) -> View:
+    return View(view.run, overrides=view.overrides)
+
+
 def ranges(run: Run, view: View) -> tuple[Ends, ...]:
     """The ends of the range of what each finding of a view's scope saves; takes as long again."""
-    key = "ranges", *scope_key(view)
+    key = "ranges", *_scope(view)
 
     def made() -> tuple[Ends, ...]:
+        from chopper_core.findings import checked
+
         known = checked(run, view)
         return tuple(known.range_ns(*each) for each, _ in known.placed)
 
@@ -72,10 +93,18 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
 
 
 def _told_key(view: View) -> tuple[Hashable, ...]:
-    return "told", *scope_key(view)
+    return "told", *_scope(view)
+
+
+def _scope(view: View) -> tuple[Hashable, ...]:
+    """What of a view its findings depend on."""
+    return view.path, view.order, view.signal, view.overrides, view.cut
 
 
 def _told(known: Checked) -> tuple[ToldFinding, ...]:
+    from chopper_core.findings.parts import group_of
+    from chopper_core.findings.sentences import detail_of, finding_figures
+
     context = known.context
     has_steps = not context.run.is_sampled_only
     return tuple(
