@@ -147,7 +147,9 @@ def palette(screen: Explorer, _: str) -> None:
     known = screen.actions
     first = [known[name] for name in _SOUGHT if name in known]
     actions = [each for each in known.values() if each not in first]
-    titled = [(each.title, each.help, each.id, "") for each in (*first, *actions)]
+    titled = [
+        (each.title, f"{each.help} {each.command}", each.id, "") for each in (*first, *actions)
+    ]
     offered = [*tabs, *titled, *_offers(screen)]
     options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
 

@@ -198,6 +198,48 @@ async def test_a_filter_that_cant_be_read_leaves_the_rows() -> None:
         assert at.status == "" and len(at.frame) == 2
 
 
+@pytest.mark.parametrize("keys", [("o", *"alphabetical", "enter"), ("r",), (",",)])
+async def test_a_sort_shows_the_first_row_and_leaves_the_cursor_on_its_own(
+    keys: tuple[str, ...],
+) -> None:
+    run = sample_run(gpus=1, iterations=1, layers=40)
+    view = View("sample.json", ("0", "10", "forward"), sort="-elapsed_ns")
+    async with explorer((80, 24), run, view) as at:
+        table = at.explore.table
+        await at.press("G", "k", "k")
+        row, before = at.label, list(at.frame.labels)
+        await at.press(*keys)
+        labels = list(at.frame.labels)
+        assert labels != before and sorted(labels) == sorted(before)
+        assert at.label == row and table.scroll_offset.y == 0
+        place = labels.index(str(row))
+        await at.press("j" if place < len(labels) - 1 else "k")
+        assert abs(table.cursor - place) == 1
+        assert 0 <= table.offset_of_cursor < table.page
+        await at.press("pagedown" if place < table.page else "pageup")
+        assert 0 <= table.offset_of_cursor < table.page
+
+
+async def test_the_cursor_follows_its_row_through_a_filter_beyond_the_page() -> None:
+    run = sample_run(gpus=1, iterations=1, layers=40)
+    async with explorer((80, 24), run, View("sample.json", ("0", "10", "forward"))) as at:
+        await at.press("G", "k", "k")
+        row, table = at.label, at.explore.table
+        assert row is not None and table.cursor > table.page
+        kept = f"layer:{row},1,2"
+        await at.command(f"filter {kept}")
+        assert at.label == row and len(at.frame) == 3
+        await at.press("escape")
+        assert at.label == row and len(at.frame) == 40
+        assert 0 <= table.offset_of_cursor < table.page
+        # A row that the filter hides leaves the cursor on the first one; Esc while typing restores.
+        await at.press("/")
+        await at.type("layer:1,2")
+        assert at.label == "1"
+        await at.press("escape")
+        assert at.label == row and not at.frame.view.filter
+
+
 async def test_sorting() -> None:
     async with explorer(view=View("sample.json", DEEP[:4])) as at:
         assert at.frame.sort == "-elapsed_ns"
@@ -312,7 +354,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sweep
 async def test_detail_and_help_open_and_close() -> None:
     async with explorer() as at:
-        for key, text in (("i", "sample.json:gpu=0"), ("?", "Screens: views")):
+        for key, text in (("i", "sample.json:gpu=0"), ("?", "Places and their tabs")):
             await at.press(key)
             assert isinstance(at.app.screen, TextReader) and text in at.text()
             await at.press("j", "pagedown", "G", "g", "escape")
@@ -485,7 +527,7 @@ async def test_a_row_of_any_table_of_places_becomes_the_baseline(name: str) -> N
 async def test_a_statistic_is_chosen_and_stays() -> None:
     async with explorer((120, 40)) as at:
         await at.press("s")
-        assert isinstance(at.app.screen, Chooser) and "gpu, step" in at.text()
+        assert isinstance(at.app.screen, Chooser) and "one instance per GPU, step" in at.text()
         await at.press("down", "down", "enter")
         assert at.frame.view.stat == "median" and "median time" in at.text()
         assert at.frame.address == "sample.json?stat=median"
@@ -507,7 +549,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
 async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int]) -> None:
     async with explorer(size) as at:
         await at.press("3", "s")
-        assert isinstance(at.app.screen, Chooser) and "gpu, step, layer" in at.text()
+        assert isinstance(at.app.screen, Chooser) and "GPU, step, layer" in at.text()
         await at.press("down", "down", "enter")
         assert at.frame.address == "sample.json?view=kernels&stat=median"
         assert "median kern" in at.text() and at.status.startswith("figures are the median per")

@@ -104,7 +104,7 @@ async def test_two_marks_are_compared() -> None:
 async def test_marks_choose_the_runs_of_a_view() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("space", "j", "j", "space", "4")
-        assert at.frame.view.name == "overheads"
+        assert at.frame.view.name == "losses"
         assert list(at.frame.labels) == ["tp2", "tp8"]
         await at.press("3")
         assert at.frame.view.name == "kernels" and list(at.frame.labels) == ["tp2", "tp8"]
