@@ -266,12 +266,13 @@ class ChopperApp(App[None], inherit_bindings=False):
         return isinstance(self.screen, Sought) and self.screen.takes_text(text)
 
     def _is_taken(self, event: events.Key) -> bool:
-        """Whether the dialog on top takes a key for itself, or gives way to the command line."""
+        """Whether the dialog on top takes a key for itself, or gives way to the command line, which
+        one that searches doesn't."""
         from chopper_tui.widgets.dialogs import Dialog, Sought
 
         screen = self.screen
-        is_typing = isinstance(screen, Sought) and screen.is_typing
-        if isinstance(screen, Dialog) and event.character == ":" and not is_typing:
+        searches = isinstance(screen, Sought) and (screen.is_typing or screen.types_at_once)
+        if isinstance(screen, Dialog) and event.character == ":" and not searches:
             screen.dismiss(None)
             self._keys.appendleft(event)
             return True

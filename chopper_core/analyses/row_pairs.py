@@ -74,6 +74,12 @@ def matched(ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str]
     )
 
 
+def all_with(labels: Sequence[str], row: str) -> Pairs:
+    """Pairs of all rows with one of them."""
+    count, place = len(labels), labels.index(row) if row in labels else -1
+    return Pairs(tuple(labels), np.arange(count), np.full(count, place), ("",) * count)
+
+
 Place = tuple[int | str, ...]
 Key = TypeVar("Key")
 

@@ -32,6 +32,8 @@ STATISTICS: Final = {
 }
 """Statistics over the instances of a row (see `statistic`), with their definitions."""
 SUM: Final = "sum"
+SEPARATOR: Final = ";"
+"""Between the questions of a view."""
 RUN_LEVEL: Final = "run"
 """The level of rows that are runs."""
 
@@ -239,6 +241,13 @@ class View(Struct, frozen=True):
         return name if name != self.run else ""
 
     @property
+    def row_baseline(self) -> str | None:
+        """The row that all others of the table are compared with; None where the baseline is no
+        child of the node, and rows are compared with those of the same name."""
+        path = None if self.baseline is None or self.base_run else self.baseline.path
+        return path[-1] if path and path[:-1] == self.path else None
+
+    @property
     def is_leaf(self) -> bool:
         """Whether the node is a single activity, which has no children."""
         return len(self.path) > len(self.order)
@@ -247,12 +256,14 @@ class View(Struct, frozen=True):
 def enter(view: View, label: str, partner: str = "") -> View:
     """Go to a child: unsorted and unfiltered, with the same columns.
 
-    `partner` is the child's label in the baseline, where it differs.
+    `partner` is the child's label in the baseline, where it differs. A child that is compared with
+    another row stays so.
     """
     if view.is_leaf:
         return view
     baseline = view.baseline
-    if baseline is not None and (baseline.path is not None or partner):
+    has_path = baseline is not None and (baseline.path is not None or partner)
+    if baseline is not None and has_path and view.row_baseline is None:
         above = view.path if baseline.path is None else baseline.path
         baseline = replace(baseline, path=(*above, partner or label))
     sort = view.sort if baseline is not None else ""
@@ -298,12 +309,21 @@ def sibling(view: View, labels: Sequence[str], step: int) -> View:
     # Another GPU can show the same time range; another iteration lies at another time.
     is_gpu = view.scope[-1][0] == "gpu"
     window = view.window if is_gpu else ALL_TIME
-    return replace(view, path=(*view.path[:-1], labels[position]), window=window)
+    return replace(_moved(view, (*view.path[:-1], labels[position])), window=window)
 
 
 def at_level(view: View, level: str, label: str) -> View:
     path = tuple(label if name == level else old for name, old in view.scope)
-    return replace(view, path=path)
+    return _moved(view, path)
+
+
+def _moved(view: View, path: tuple[str, ...]) -> View:
+    """The view of another node; where a row was the baseline, it is compared with the node of it,
+    row by row."""
+    baseline = view.baseline
+    if baseline is not None and view.row_baseline is not None and path != view.path:
+        baseline = replace(baseline, path=view.path)
+    return replace(view, path=path, baseline=baseline)
 
 
 def pivot(view: View, level: str) -> View:
@@ -313,7 +333,10 @@ def pivot(view: View, level: str) -> View:
     if not (level in (*rest, *DIMENSIONS) or is_split(level)) or level in view.order[:depth]:
         return view
     order = (*view.order[:depth], level, *(name for name in rest if name != level))
-    return replace(view, order=order, sort="", filter="")
+    # A row that is the baseline is none of the rows of another level.
+    is_gone = level != view.level and view.row_baseline is not None
+    baseline = None if is_gone else view.baseline
+    return replace(view, order=order, sort="", filter="", baseline=baseline)
 
 
 def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
@@ -361,4 +384,4 @@ def child_of(view: View, level: str, label: str) -> View:
     if level in view.order[: len(view.path)]:
         return plain
     split = pivot(plain, level)
-    return replace(split, path=(*split.path, label))
+    return replace(split, path=(*split.path, label), baseline=enter(split, label).baseline)

@@ -207,7 +207,7 @@ def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarC
     )
 
 
-HOW: Final = "b on a scope and 6 on another, space on two rows and =, or base=RUN in the address"
+HOW: Final = "b on a row and Enter on another, space on two and =, or base=RUN in the address"
 
 
 class _Candidate(Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopper_core.columns.filter import only
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.render.cells import baseline_title
+from chopper_core.render.cells import baseline_title, elide
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, view_spec
@@ -102,8 +102,10 @@ async def normalise(screen: Explorer, argument: str, *, has_best: bool = False) 
     if screen.view.name != RUNS:
         raise UsageError("the table of runs has a baseline; 6 shows it")
     before, name = screen.view.baseline, argument or screen.table.label
-    if before is not None and not argument:
-        name = BEST if has_best and before.run != BEST else ""
+    if before is not None and has_best:
+        name = BEST if before.run != BEST else ""
+    elif before is not None and not argument and before.run == name:
+        name = ""
     if name is None:
         raise UsageError("there is no row to divide by")
     await screen.change(replace(screen.view, baseline=Baseline(name) if name else None, sort=""))
@@ -126,25 +128,6 @@ def runs_filter(view: View) -> str:
     return " ".join(term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:"))
 
 
-@action(COMPARE, "b", title="Baseline", takes="[PATH]")
-async def baseline(screen: Explorer, argument: str) -> None:
-    """Set the scope, or the path given, as baseline; press again to clear. In a table of runs:
-    divide figures by the row's, or by the given run's.
-    """
-    if isinstance(screen.run, SeveralRuns):
-        await normalise(screen, argument)
-        return
-    if argument:
-        chosen = parse_baseline(argument, screen.view.order)
-    elif screen.view.baseline is None:
-        chosen = Baseline("", screen.view.path)
-    else:
-        await screen.go(with_baseline(screen.here, None), "no baseline")
-        return
-    trail = with_baseline(screen.here, chosen)
-    await screen.go(trail, "baseline set; go to the scope to compare with it")
-
-
 def mark_here(screen: Explorer) -> Mark | None:
     """The mark of the cursor's row; None where it is no place of the tree and no run."""
     label = screen.table.label
@@ -156,6 +139,39 @@ def mark_here(screen: Explorer) -> Mark | None:
         if screen.listing is screen.table
         else None
     )
+
+
+def _can_be_baseline(screen: Explorer) -> bool:
+    """Whether `b` finds a row to compare with: a place, or a run in the table of runs."""
+    if isinstance(screen.run, SeveralRuns):
+        return screen.view.name == RUNS and screen.table.label is not None
+    return mark_here(screen) is not None
+
+
+@action(COMPARE, "b", title="Baseline", takes="[PATH]", hint="baseline", can=_can_be_baseline)
+async def baseline(screen: Explorer, argument: str) -> None:
+    """Compare the table with the row under the cursor, or with the path given; press again on that
+    row to stop. Enter compares what is in another row, { } and [ ] the same place elsewhere. In a
+    table of runs: divide figures by the row's, or by the given run's.
+    """
+    if isinstance(screen.run, SeveralRuns):
+        await normalise(screen, argument)
+        return
+    view, row = screen.view, mark_here(screen)
+    if argument:
+        chosen = parse_baseline(argument, view.order)
+    elif row is None:
+        raise UsageError("this row is no place of the tree: nothing to compare with")
+    else:
+        chosen = Baseline("", row.path)
+        # Other tables have no differences: the tree shows the same rows with them.
+        view = replace(with_view(view, ""), order=row.order)
+    if not argument and not screen.view.name and screen.view.baseline == chosen:
+        await screen.go(with_baseline(screen.here, None), "no baseline")
+        return
+    trail = with_baseline(changed(screen.here, view), chosen)
+    name = elide(baseline_title(trail[-1].view), screen.size.width // 2, screen.table.glyphs)
+    await screen.go(trail, f"compared with {name}")
 
 
 def _can_mark(screen: Explorer) -> bool:

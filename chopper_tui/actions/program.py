@@ -147,7 +147,9 @@ def palette(screen: Explorer, _: str) -> None:
     known = screen.actions
     first = [known[name] for name in _SOUGHT if name in known]
     actions = [each for each in known.values() if each not in first]
-    titled = [(each.title, each.help, each.id, "") for each in (*first, *actions)]
+    titled = [
+        (each.title, f"{each.help} {each.command}", each.id, "") for each in (*first, *actions)
+    ]
     offered = [*tabs, *titled, *_offers(screen)]
     options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
 
@@ -299,7 +301,7 @@ STOPS: Final = tuple(
         Which GPU the others wait for, since which layer, and how it differs. The
         other tabs are one more 5 away each: grid, heat map, power, memory.
     6  compare |
-        b makes a scope the baseline of others; space marks two rows and = compares them;
+        b compares the table with its row; space marks two rows and = compares them;
         `chopper A B` opens two runs. Then every table has differences, and 6 lists what
         changed.
     taking it with you | overview

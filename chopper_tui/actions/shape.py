@@ -321,7 +321,7 @@ async def stat(screen: Explorer, argument: str) -> None:
         return
     options = [(name, name, meaning) for name, meaning in STATISTICS.items()]
     level = screen.frame.level if screen.view.name else ""
-    over = ", ".join(instance_levels(replace(screen.view, over=()), level))
+    over = ", ".join(map(level_title, instance_levels(replace(screen.view, over=()), level)))
     title = f"Figures as a statistic, one instance per {over}"
     screen.choose(title, options, screen.view.stat or SUM, lambda name: stat(screen, name))
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model import address
-from chopper_core.model.view import sibling, with_view
+from chopper_core.model.view import at_level, sibling, with_view
+from chopper_core.render.cells import level_title
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import OVERVIEW, RUNS
 from chopper_core.views.shared.children import silent_levels
@@ -144,7 +145,8 @@ async def enter(screen: Explorer, argument: str) -> None:
     if not trail[-1].view.is_leaf:
         labels = await run_in_thread(silent_levels, screen.run, trail[-1].view)
     through = passed(trail, labels, screen.columns)
-    levels = " and ".join(level for level, _ in through[-1].view.scope[len(trail) - 1 :])
+    silent = [level_title(level) for level, _ in through[-1].view.scope[len(trail) - 1 :]]
+    levels = " and ".join(silent)
     await screen.go(through, f"passed through {levels}: one value only" if labels else "")
 
 
@@ -284,8 +286,9 @@ async def _go_to_gpu(screen: Explorer, step: int) -> None:
     view, message = await run_in_thread(screen_data.same_on_gpu, screen.run, screen.view, step)
     # The parents keep their sort, filter and cursor on the other GPU too.
     *above, last = screen.here[: len(screen.trail_to(view))]
+    gpu = dict(view.scope)["gpu"]
     parents = (
-        replace(old, view=replace(old.view, path=view.path[:depth]), label=view.path[depth])
+        replace(old, view=at_level(old.view, "gpu", gpu), label=view.path[depth])
         for depth, old in enumerate(above)
     )
     await screen.go((*parents, replace(last, view=view)), message)

@@ -120,7 +120,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         row = max(min(row, self.rows - 1), 0)
         if row == self.cursor:
             return
-        old, offset = self.cursor, self.offset_of_cursor
+        # After a sort the cursor may be out of sight.
+        old, offset = self.cursor, max(min(self.offset_of_cursor, self.page - 1), 0)
         self.cursor = row
         if 0 <= self.offset_of_cursor < self.page:
             self._refresh_rows(old, row)
@@ -133,9 +134,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         self.post_message(self.Moved(row))
 
     def show_first(self) -> None:
-        """Show the first row; the cursor stays on its row where that is on the first page."""
-        if self.cursor >= self.page:
-            self.move_to(0)
+        """Show the first row; the cursor stays on its row, and the next move shows it."""
         if self.scroll_offset.y:
             self._scroll_to_row(0)
             self.refresh()

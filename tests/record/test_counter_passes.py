@@ -177,8 +177,13 @@ def test_ctrl_c_ends_the_passes(tmp_path: Path) -> None:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # What a shell runs in the background ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
-    run_passes(run, command, [("A",), ("B",)], os.environ, lambda _: None)
+    try:
+        run_passes(run, command, [("A",), ("B",)], os.environ, lambda _: None)
+    finally:
+        signal.signal(signal.SIGINT, before)
     found = manifest.read_manifest(run)
     assert found is not None
     assert {name: each.reason for name, each in found.passes.items()} == {"pass_1": "interrupted"}

@@ -204,6 +204,7 @@ def test_a_store_keeps_what_is_written(tmp_path: Path) -> None:
     assert check(replace(run, name="made"), tmp_path / "out") == 9
 
 
+@pytest.mark.sweep
 def test_the_hosts_of_the_demo_are_written(tmp_path: Path) -> None:
     run = demo_run()
     activities = activity_rows(run.table, np.arange(len(run.table)))

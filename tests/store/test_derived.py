@@ -20,6 +20,8 @@ import pytest
 from msgspec.structs import replace
 
 import chopper_core
+from chopper_core import findings
+from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model import run as run_module
@@ -34,7 +36,9 @@ from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.views import VIEWS, view_module
 from chopper_core.views.query import frame_of, query
+from chopper_core.views.shared import evidence, kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
+from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.demo import generated_files
@@ -77,7 +81,7 @@ class Asked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
-        for name in ("findings", "ranks", "comms", "whatif"):
+        for name in ("findings", "ranks", "comms", "whatif", "launch"):
             module = view_module(name)
             monkeypatch.setattr(module, "answer", partial(self._ask, name, module.answer))
 
@@ -111,6 +115,50 @@ def test_what_was_worked_out_is_not_worked_out_again(
         assert asked.take() == expected
     chopper_core.open(str(copy), cache=False).frame("?view=ranks")
     assert asked.take() == ["ranks"]
+
+
+def test_what_many_rows_open_is_not_worked_out_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that open their part of the tree do so at once, however many there are."""
+    monkeypatch.setattr(kept_answers, "_MOST_OPENED", 0)
+    address = ":gpu=1?view=launch"
+    asked, expected = Asked(monkeypatch), _json(copy, address)
+    assert asked.take() == ["launch"] and len(expected.splitlines()) > 3
+    assert _json(copy, address) == expected and not asked.take()
+    # What is no part of the tree is asked of the view again.
+    expected = _json(copy, "?view=findings")
+    assert asked.take() == ["findings"] and _json(copy, "?view=findings") == expected
+    assert asked.take() == ["findings"]
+
+
+def test_findings_are_explained_without_checking_them_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`?` on a card, its question for a replay, and whether there is one, of a run opened again."""
+    asked: list[View] = []
+
+    def counted(run: Run, view: View) -> Checked:
+        asked.append(view)
+        return checked(run, view)
+
+    monkeypatch.setattr(findings, "checked", counted)
+
+    def explained() -> list[object]:
+        run, view = cache.open_cached(str(copy)), View(str(copy))
+        assert knows_remedies(run, view) == bool(asked)
+        cards = [each for each in evidence.finding_cards(run, view, 9) if each.rule]
+        found = [
+            *(evidence.explained_finding(run, view, each) for each in cards),
+            *(remedy_of(run, view, each.text) for each in cards),
+        ]
+        assert isinstance(run.derived, Derived)
+        run.derived.wait()
+        return found
+
+    first, number = explained(), len(asked)
+    assert number and any(isinstance(each, str) and each for each in first)
+    assert explained() == first and len(asked) == number
 
 
 def test_a_damaged_value_is_worked_out_anew(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

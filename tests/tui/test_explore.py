@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import Baseline, View
+from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.render import as_text
 from chopper_core.render.text import as_markdown
 from chopper_core.views.query import query
@@ -21,7 +21,7 @@ from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.reader import TextReader
 from tests.support import Row, run_of
-from tests.tui.explorer import explorer, sample_run
+from tests.tui.explorer import explorer, measured_run, sample_run
 
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
 STAYING = [key for action in ACTIONS for key in action.keys if action.id != "quit"]
@@ -198,6 +198,48 @@ async def test_a_filter_that_cant_be_read_leaves_the_rows() -> None:
         assert at.status == "" and len(at.frame) == 2
 
 
+@pytest.mark.parametrize("keys", [("o", *"alphabetical", "enter"), ("r",), (",",)])
+async def test_a_sort_shows_the_first_row_and_leaves_the_cursor_on_its_own(
+    keys: tuple[str, ...],
+) -> None:
+    run = sample_run(gpus=1, iterations=1, layers=40)
+    view = View("sample.json", ("0", "10", "forward"), sort="-elapsed_ns")
+    async with explorer((80, 24), run, view) as at:
+        table = at.explore.table
+        await at.press("G", "k", "k")
+        row, before = at.label, list(at.frame.labels)
+        await at.press(*keys)
+        labels = list(at.frame.labels)
+        assert labels != before and sorted(labels) == sorted(before)
+        assert at.label == row and table.scroll_offset.y == 0
+        place = labels.index(str(row))
+        await at.press("j" if place < len(labels) - 1 else "k")
+        assert abs(table.cursor - place) == 1
+        assert 0 <= table.offset_of_cursor < table.page
+        await at.press("pagedown" if place < table.page else "pageup")
+        assert 0 <= table.offset_of_cursor < table.page
+
+
+async def test_the_cursor_follows_its_row_through_a_filter_beyond_the_page() -> None:
+    run = sample_run(gpus=1, iterations=1, layers=40)
+    async with explorer((80, 24), run, View("sample.json", ("0", "10", "forward"))) as at:
+        await at.press("G", "k", "k")
+        row, table = at.label, at.explore.table
+        assert row is not None and table.cursor > table.page
+        kept = f"layer:{row},1,2"
+        await at.command(f"filter {kept}")
+        assert at.label == row and len(at.frame) == 3
+        await at.press("escape")
+        assert at.label == row and len(at.frame) == 40
+        assert 0 <= table.offset_of_cursor < table.page
+        # A row that the filter hides leaves the cursor on the first one; Esc while typing restores.
+        await at.press("/")
+        await at.type("layer:1,2")
+        assert at.label == "1"
+        await at.press("escape")
+        assert at.label == row and not at.frame.view.filter
+
+
 async def test_sorting() -> None:
     async with explorer(view=View("sample.json", DEEP[:4])) as at:
         assert at.frame.sort == "-elapsed_ns"
@@ -312,7 +354,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sweep
 async def test_detail_and_help_open_and_close() -> None:
     async with explorer() as at:
-        for key, text in (("i", "sample.json:gpu=0"), ("?", "Screens: views")):
+        for key, text in (("i", "sample.json:gpu=0"), ("?", "Places and their tabs")):
             await at.press(key)
             assert isinstance(at.app.screen, TextReader) and text in at.text()
             await at.press("j", "pagedown", "G", "g", "escape")
@@ -421,8 +463,11 @@ async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
 @pytest.mark.sweep
 async def test_a_baseline_goes_along_and_can_be_left() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1", "11"))) as at:
+        row = at.label
+        assert row is not None
         await at.press("b")
-        assert "base itself" in at.text() and "Δ time" in at.text()
+        assert at.frame.view.baseline == Baseline("", ("1", "11", row))
+        assert f"base {row}" in at.text() and "Δ time" in at.text()
         await at.press("}")
         assert at.frame.view.path == ("2", "11")
         assert at.frame.view.baseline == Baseline("", ("1", "11"))
@@ -430,19 +475,59 @@ async def test_a_baseline_goes_along_and_can_be_left() -> None:
         await at.press("enter")
         assert at.frame.view.baseline == Baseline("", ("1", "11", at.frame.view.path[-1]))
         await at.press("i")
-        await at.press("escape", "escape", "escape", "escape")
-        assert at.frame.view.path == () and at.frame.view.baseline is None
-        await at.command("baseline gpu=0")
-        assert at.frame.view.baseline == Baseline("", ("0",))
+        await at.press("escape", "escape", "escape")
+        assert at.frame.view.path == ("2",)
+        assert at.frame.view.baseline == Baseline("", ("1",))
+        await at.press("escape")
+        # The table above compares with the row that it was entered by.
+        assert at.frame.view.path == () and at.frame.view.baseline == Baseline("", ("1",))
+        await at.press("b")
+        assert at.frame.view.baseline == Baseline("", ("2",)) and at.label == "2"
         await at.press("b")
         assert at.frame.view.baseline is None
+        await at.command("baseline gpu=2")
+        assert at.frame.view.baseline == Baseline("", ("2",))
+        await at.press("b")
+        assert at.frame.view.baseline is None
+
+
+async def test_each_row_is_compared_with_the_one_that_is_the_baseline() -> None:
+    """Differences are those of the plain table; Enter compares what is in another row with it."""
+    async with explorer((160, 40), measured_run(), View("sample.json")) as at:
+        plain = {label: at.frame.row(row) for row, label in enumerate(at.frame.labels)}
+        await at.press("j", "b")
+        base = at.label
+        assert base is not None
+        for row, label in enumerate(at.frame.labels):
+            cells = at.frame.row(row)
+            expected = plain[label]["elapsed_ns"] - plain[base]["elapsed_ns"]
+            assert cells["elapsed_ns_delta"] == pytest.approx(expected)
+        assert len(at.frame) == len(plain) and not at.frame.partners
+        await at.press("k", "k", "k", "enter")
+        assert at.path[0] != base and at.frame.view.baseline == Baseline("", (base,))
+        assert {*at.frame.labels} >= {"10", "11"}  # The steps of both.
+
+
+@pytest.mark.parametrize("name", ["kernels", "ranks", "launch"])
+async def test_a_row_of_any_table_of_places_becomes_the_baseline(name: str) -> None:
+    view = with_view(View("sample.json"), name)
+    async with explorer((120, 36), measured_run(), view) as at:
+        await at.press("j")
+        label, level = at.label, at.frame.level
+        await at.press("b")
+        assert not at.frame.view.name and at.frame.level == level and at.label == label
+        assert at.frame.view.row_baseline == label
+        row = list(at.frame.labels).index(str(label))
+        assert at.frame.row(row)["elapsed_ns_delta"] == 0
+        await at.press("H")
+        assert at.frame.view.name == name and at.frame.view.baseline is None
 
 
 @pytest.mark.sweep
 async def test_a_statistic_is_chosen_and_stays() -> None:
     async with explorer((120, 40)) as at:
         await at.press("s")
-        assert isinstance(at.app.screen, Chooser) and "gpu, step" in at.text()
+        assert isinstance(at.app.screen, Chooser) and "one instance per GPU, step" in at.text()
         await at.press("down", "down", "enter")
         assert at.frame.view.stat == "median" and "median time" in at.text()
         assert at.frame.address == "sample.json?stat=median"
@@ -464,7 +549,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
 async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int]) -> None:
     async with explorer(size) as at:
         await at.press("3", "s")
-        assert isinstance(at.app.screen, Chooser) and "gpu, step, layer" in at.text()
+        assert isinstance(at.app.screen, Chooser) and "GPU, step, layer" in at.text()
         await at.press("down", "down", "enter")
         assert at.frame.address == "sample.json?view=kernels&stat=median"
         assert "median kern" in at.text() and at.status.startswith("figures are the median per")

@@ -31,14 +31,15 @@ def written(path: str, *durations_us: int) -> str:
     trace = TinyTrace()
     for number, duration in enumerate(durations_us):
         trace.gpu(f"kernel_{number}", 1_000 * number, duration)
-    os.makedirs(path)
+    os.makedirs(path, exist_ok=True)
     Path(path, "rank0.json").write_text(json.dumps({"traceEvents": trace.events}))
     return path
 
 
 async def wait_for(at: Driven, condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
-    while not condition() and time.monotonic() < end:
+    while not condition():
+        assert time.monotonic() < end, at.status
         await at.settle()
 
 
@@ -101,9 +102,9 @@ async def test_another_run_takes_the_place_of_this_one() -> None:
         await at.command("view kernels")
         assert at.frame.labels == query(open_run(second, jobs=1), at.frame.view).labels
         # Reloading reads the run that is on the screen.
-        written("second/more", 700)
+        written("second", 400, 700)
         await at.press("R")
-        await wait_for(at, lambda: at.status == "reloaded")
+        await wait_for(at, lambda: len(at.explore.run.table) == 2)
         assert at.explore.run.name == second
         # An address opens its view; what can't be opened leaves this run where it is.
         await at.command(f"open {first}:gpu=0?view=kernels")

@@ -99,6 +99,15 @@ async def test_what_a_row_cannot_do_is_not_listed() -> None:
         assert "up" not in keys_shown(at) and not at.explore.status.is_error
 
 
+async def test_a_row_that_is_no_place_refuses_and_is_not_offered() -> None:
+    async with explorer((200, 60), measured_run(), View("sample.json", name="losses")) as at:
+        assert not {"baseline", "mark"} & {*keys_shown(at)}
+        await at.press("b")
+        assert at.status == "this row is no place of the tree: nothing to compare with"
+        await at.press("space")
+        assert at.status == "this row is no place of the tree: nothing to mark"
+
+
 @pytest.mark.parametrize("name", ["kernels", "ranks", "losses", "overheads"])
 async def test_space_marks_rows_of_every_table_of_places(name: str) -> None:
     by = "operation" if name == "losses" else ""

@@ -11,6 +11,7 @@ from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.completions import MORE, arguments_of, completions
 from chopper_tui.screen import Explorer
+from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Prompt, Status
 from tests.tui.explorer import Driven, explorer, sample_run
 
@@ -154,14 +155,23 @@ async def test_any_text_can_be_pasted_into_any_prompt(opener: str) -> None:
 
 
 @pytest.mark.few(4)
-@pytest.mark.parametrize("keys", ["0", "?", "i", "o", "C", "p", "!", "m", "W", "0j/", ":tour\n"])
-async def test_a_command_can_be_typed_over_any_dialog(keys: str) -> None:
+@pytest.mark.parametrize("keys", ["0", "?", "i", "!", "?/gpu", "0j/", ":tour\n"])
+async def test_a_command_can_be_typed_over_any_text(keys: str) -> None:
     async with explorer((80, 24), sample_run(), View("sample.json")) as at:
         await at.press(*("enter" if key == "\n" else key for key in keys))
-        if keys.endswith("/"):
+        if "/" in keys:
             await at.press("escape")
         await at.command("filter gpu:1")
         assert at.app.screen is at.explore and at.frame.view.filter == "gpu:1"
+
+
+async def test_a_colon_in_the_palette_searches_for_a_command() -> None:
+    async with explorer((80, 24), sample_run(), View("sample.json")) as at:
+        await at.press("ctrl+p", *":theme")
+        assert isinstance(at.app.screen, Chooser) and "/:theme" in at.text()
+        before = at.app.theme
+        await at.press("enter")
+        assert at.app.screen is at.explore and at.app.theme != before
 
 
 @pytest.mark.parametrize(("key", "depth"), [("escape", 1), ("h", 0)])

@@ -111,7 +111,7 @@ async def test_nothing_that_is_typed_in_a_chooser_is_a_key(opening: tuple[str, .
         await at.press(*opening)
         chooser, view = at.app.screen, at.frame.view
         assert isinstance(chooser, Chooser)
-        at.send(*"layer hjkloq%")
+        at.send(*"layer hjkloq%:/0")
         await at.settle()
         assert at.app.screen is chooser and "/layer" in at.text()
         await at.press("escape")

@@ -104,7 +104,7 @@ async def test_two_marks_are_compared() -> None:
 async def test_marks_choose_the_runs_of_a_view() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("space", "j", "j", "space", "4")
-        assert at.frame.view.name == "overheads"
+        assert at.frame.view.name == "losses"
         assert list(at.frame.labels) == ["tp2", "tp8"]
         await at.press("3")
         assert at.frame.view.name == "kernels" and list(at.frame.labels) == ["tp2", "tp8"]
@@ -127,7 +127,11 @@ async def test_figures_are_divided_by_a_row_then_the_best() -> None:
         assert at.frame.view.baseline == Baseline("best")
         await at.press("=")
         assert at.frame.view.baseline is None
-        await at.press("b", "b")
+        await at.press("b")
+        assert at.frame.view.baseline == Baseline("tp4")
+        await at.press("j", "b")
+        assert at.frame.view.baseline == Baseline("tp8")
+        await at.press("b")
         assert at.frame.view.baseline is None
         await at.command("by tp")
         assert at.frame.view.by == "tp"

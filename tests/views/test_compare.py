@@ -177,7 +177,7 @@ def test_rows_lead_to_what_they_say(by: str, base: str) -> None:
 
 def test_without_a_baseline_it_says_how_to_set_one() -> None:
     compared = frame("R:gpu=1/iteration=11?view=compare")
-    assert "b on a scope" in compared.headline[0] and "base=RUN" in compared.headline[0]
+    assert "b on a row" in compared.headline[0] and "base=RUN" in compared.headline[0]
     assert compared.labels == ["other", "longer", "gpu=0", "gpu=2", "iteration=10"]
     # Each of the scope's own GPUs beside the one in the middle, each iteration after another.
     times = query(RUN, parse("R?columns=elapsed_ns"))
@@ -234,7 +234,7 @@ def test_two_runs_of_the_demo(run: Run) -> None:
 async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1",))) as at:
         await at.press("8")
-        assert at.frame.level == "baseline" and "b on a scope" in at.text()
+        assert at.frame.level == "baseline" and "b on a row" in at.text()
         assert at.label == "gpu=0"
         await at.press("enter")
         assert at.frame.view.baseline == Baseline("", ("0",)) and at.frame.level == "operation"

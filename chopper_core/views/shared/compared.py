@@ -1,4 +1,5 @@
-"""The rows of the tree compared with those of a baseline: no row of either side is left out.
+"""The rows of the tree compared with those of a baseline: no row of either side is left out. Where
+the baseline is one of the rows, all are compared with it.
 
 Kernels that run at the same place in two runs under different names are one row. The place of an
 activity is its operation and layer, the number of kernels before it there that both runs have by
@@ -20,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, baseline_of, other_total
-from chopper_core.analyses.row_pairs import _RENAMED, Pairs, matched, renamed_labels
+from chopper_core.analyses.row_pairs import _RENAMED, Pairs, all_with, matched, renamed_labels
 from chopper_core.analyses.same_work import Side
 from chopper_core.columns import Metric, Reduces, Values, default_columns, numbered
 from chopper_core.columns.derived import (
@@ -67,11 +68,16 @@ def compared(run: Run, view: View) -> Frame:
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     ours = children(run, replace(view, baseline=None, sort="", filter="", columns=wanted))
     other, base_view = baseline_of(run, view)
-    lacking = ""
+    lacking, row = "", view.row_baseline
 
     def of_base(ours: Frame) -> Frame:
         asked = replace(base_view, columns=ours.view.columns)
-        return _without_rows(ours, asked) if lacking else children(other, asked)
+        if lacking:
+            return _without_rows(ours, asked)
+        if row is not None:
+            run.tree(view.order).node(base_view.path)
+            return ours
+        return children(other, asked)
 
     try:
         base = of_base(ours)
@@ -81,10 +87,13 @@ def compared(run: Run, view: View) -> Frame:
     # Two single activities are compared whatever their positions.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {}
-    if ours.level == base.level and ours.level in _RENAMED:
+    if row is None and ours.level == base.level and ours.level in _RENAMED:
         sides = (Side(run, ours.view, ours.labels), Side(other, base.view, base.labels))
         renamed = renamed_labels(*sides, ours.level)
-    pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
+    if row is None:
+        pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
+    else:
+        pairs = all_with(ours.labels, row)
 
     @cache
     def figure(name: str) -> tuple[Metric, Values]:
@@ -111,6 +120,8 @@ def compared(run: Run, view: View) -> Frame:
     partners = [pairs.partners[row] for row in shown.at]
     if lacking:
         notes = [f"the baseline lacks this node: {lacking}"]
+    elif row is not None:
+        notes = []
     else:
         bases = base_of(run, ours.view), base_of(other, base_view)
         notes = [*other_total(*bases), *_row_notes(pairs, len(renamed), ours.level)]
@@ -208,6 +219,8 @@ def _total(column: Metric, ours: Frame, base: Frame) -> Number | None:
     left, right = (frame.total[underlying(column.name)] for frame in (ours, base))
     if not is_difference(column.name):
         return left
+    if base is ours:
+        return None  # The differences from one of the rows add up to nothing.
     if left is None or right is None:
         return None
     return _compared(column.name, column, numbered([left]), numbered([right]))[1].at(0)

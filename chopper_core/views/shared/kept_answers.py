@@ -32,6 +32,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.store.kept import decoded, encoded, later
 from chopper_core.util.arrays import AnyArray, Index, Mask
+from chopper_core.views.shared.table_view import OpensPart
 from chopper_core.views.spec import ViewResult
 
 _CHARTS: Final = {
@@ -41,8 +42,8 @@ _CHARTS: Final = {
     )
 }  # fmt: skip
 """The kinds of charts that can be kept: lanes are drawn from the activities."""
-_MOST_OPENED: Final = 512
-"""Rows whose views are kept."""
+_MOST_OPENED: Final = 4096
+"""Rows whose views are kept one by one, where they are no parts of the tree."""
 _MOST_ROWS: Final = 1 << 21
 """Activities of rows that are no part of the tree."""
 
@@ -151,7 +152,9 @@ class StoredAnswer(Struct, frozen=True):
     labels: tuple[str, ...]
     columns: tuple[StoredColumn, ...]
     opened: tuple[View, ...]
-    """The views that the rows open; none where there are many."""
+    """The views that the rows open; none where there are many, or where they are `parts_of`."""
+    parts_of: View | None
+    """The view whose parts of the tree the rows open."""
     total: Mapping[str, int | float]
     sort: str
     shown: tuple[str, ...]
@@ -169,19 +172,23 @@ class StoredAnswer(Struct, frozen=True):
     @classmethod
     def of(cls, run: Run, answer: ViewResult) -> StoredAnswer:
         """Raises ValueError or TypeError for an answer that can't be kept."""
-        plain = {name: getattr(answer, name) for name in cls.__struct_fields__ if name != "opened"}
-        count = len(answer.labels)
-        opened = range(count) if count <= _MOST_OPENED else ()
-        own = {
-            "labels": tuple(answer.labels),
+        opens, labels = answer.opens, tuple(answer.labels)
+        parts_of = None
+        if isinstance(opens, OpensPart) and (opens.level, *opens.labels) == (answer.level, *labels):
+            parts_of = opens.view
+        are_opened = parts_of is None and len(labels) <= _MOST_OPENED
+        own: dict[str, Any] = {
+            "labels": labels,
             "columns": tuple(StoredColumn.of(*each) for each in answer.columns),
-            "opened": tuple(map(answer.opens, opened)),
+            "opened": tuple(map(opens, range(len(labels)))) if are_opened else (),
+            "parts_of": parts_of,
             "nodes": None if answer.nodes is None else StoredGroups.of(answer.nodes),
             "whole": None if answer.whole is None else StoredGroups.of(answer.whole),
             "charts": tuple(map(_stored_chart, answer.charts)),
             "base": None if answer.base is None else StoredBase.of(run, answer.base),
         }
-        return cls(**plain | own)
+        plain = {name: getattr(answer, name) for name in cls.__struct_fields__ if name not in own}
+        return cls(**plain, **own)
 
 
 def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
@@ -202,6 +209,8 @@ def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAns
         "base": None if stored.base is None else stored.base.base(run),
         "opens": lambda row: opened[row] if opened else again().opens(row),
     }
+    if stored.parts_of is not None:
+        own["opens"] = OpensPart(stored.parts_of, stored.level, stored.labels)
     plain = {
         name: getattr(stored, name) for name in ViewResult.__struct_fields__ if name not in own
     }

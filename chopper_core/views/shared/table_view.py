@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import Figures, LabelledRows, Own, Partition
@@ -21,6 +22,17 @@ from chopper_core.util.grouping import (
 from chopper_core.views.spec import ViewResult
 
 _MAX_LINES: Final = 12
+
+
+class OpensPart(Struct, frozen=True):
+    """What a row opens by default: its part of the tree."""
+
+    view: View
+    level: str
+    labels: Sequence[str]
+
+    def __call__(self, row: int) -> View:
+        return child_of(self.view, self.level, self.labels[row])
 
 
 def table_view(
@@ -43,13 +55,13 @@ def table_view(
     """The result of a view whose rows divide activities, instances or steps.
 
     `whole` has columns of all rows as one group, with one value each: the total row, unless `total`
-    is it. Where `opens` doesn't say otherwise, a row opens its part of the tree.
+    is it. Without `opens` a row opens its part of the tree.
     """
     return ViewResult(
         level=rows.level,
         labels=rows.labels,
         columns=tuple(columns),
-        opens=opens or (lambda row: child_of(view, rows.level, rows.labels[row])),
+        opens=opens or OpensPart(view, rows.level, rows.labels),
         total=total_row(columns, whole) if total is None else total,
         sort=sort,
         shown=tuple(shown),
