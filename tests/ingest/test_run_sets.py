@@ -18,6 +18,7 @@ from chopper_core.analyses.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.analyses.step_traffic import LINKS
 from chopper_core.answers.opening import holds_several
 from chopper_core.columns import METRICS
+from chopper_core.extensions.runs import run_set
 from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL, TREE
 from chopper_core.extensions.runs.run_rows import RunRow
 from chopper_core.extensions.runs.run_set import RunSet, open_runs
@@ -834,9 +835,9 @@ def test_the_newest_runs_are_read_first(tmp_path: Path, monkeypatch: pytest.Monk
         trace(folder)
         at_s = 1_000 + (number * 7) % 5
         os.utime(folder, (at_s, at_s))
-    monkeypatch.setattr(runs, "read_as_done", lambda paths, *_: [read.extend(paths)] * 0)
+    monkeypatch.setattr(run_set, "read_as_done", lambda paths, *_: [read.extend(paths)] * 0)
     read: list[Path] = []
     found = find_runs([str(tmp_path)])
-    list(runs.read_rows(found, use_cache=False))
+    list(run_set.read_rows(found, use_cache=False))
     times = [path.stat().st_mtime for path in read]
     assert len(times) == 4 and times == sorted(times, reverse=True)
