@@ -17,7 +17,7 @@ from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, p
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.table import activity_count
-from chopper_core.model.view import Baseline, View, with_view
+from chopper_core.model.view import SEPARATOR, Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
 from chopper_core.views.frame import Frame
@@ -267,7 +267,6 @@ class OpenRun:
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.analyses.asked import SEPARATOR
         from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))

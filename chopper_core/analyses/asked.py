@@ -22,12 +22,11 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import listed
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS, Kind
-from chopper_core.model.view import View
+from chopper_core.model.view import SEPARATOR, View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked
 
-SEPARATOR: Final = ";"
 _FORMS: Final = (
     "as peers, balanced, x0.8, at peak, hidden, no contention, contention as peers, clock=2100"
 )

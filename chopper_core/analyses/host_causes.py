@@ -286,6 +286,15 @@ def place_of_most(run: Run, charges: HostCharges) -> str:
     return _place_text(run, sums_of(charges.ns, _places_in_step(run, charges)).astype(np.float64))
 
 
+def at_place_of_most(run: Run, charges: HostCharges) -> Mask:
+    """Which charges are at the place that has most of their time; all where none does."""
+    code = _places_in_step(run, charges)
+    ns = sums_of(charges.ns, code)
+    if not len(ns) or ns.max() < _ONE_PLACE * ns.sum():
+        return np.ones(len(code), np.bool_)
+    return np.asarray(code == ns.argmax())
+
+
 def _places_in_step(run: Run, charges: HostCharges) -> Int64:
     """Where in the step each charge is: 0 at its end, after its last activity, 1 outside layers,
     else the layer and 2."""

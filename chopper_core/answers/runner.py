@@ -23,7 +23,7 @@ from chopper_core.answers.opening import (
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, with_view
+from chopper_core.model.view import SEPARATOR, View, with_view
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def shown(
 
 def what_if_view(view: View, questions: Sequence[str], by: str = "") -> View:
     """The view `whatif` of a run or a part of one, with questions."""
-    from chopper_core.analyses.asked import SEPARATOR
 
     view = with_view(view, "whatif")
     return replace(view, of=SEPARATOR.join(questions) or view.of, by=by or view.by)

@@ -5,7 +5,7 @@ To add a rule, write it into the module of its theme; a new module's name goes t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from heapq import nlargest
 from importlib import import_module
@@ -136,16 +136,8 @@ def checked(run: Run, view: View) -> Checked:
             [((rule, replace(each, cells=None)), whose) for (rule, each), whose in placed],
         )
 
-    return run.memo(_key(view), made)
-
-
-def is_checked(run: Run, view: View) -> bool:
-    """Whether `checked` answers at once."""
-    return run.memo.has(_key(view))
-
-
-def _key(view: View) -> tuple[Hashable, ...]:
-    return ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
+    key = "findings", view.path, view.order, view.signal, view.overrides, view.cut
+    return run.memo(key, made)
 
 
 def rules_of(run: Run) -> tuple[FindingRule, ...]:
@@ -243,8 +235,8 @@ def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -
     return found
 
 
-def count_findings(known: Checked) -> tuple[int, str]:
-    """How many findings there are, and how many parts they have, as the end of a phrase."""
-    whose = [whose for _, whose in known.placed]
-    groups = whose.count(None)
-    return groups, f" with {count(len(whose) - groups, 'part')}" * (groups < len(whose))
+def count_findings(are_parts: Sequence[bool]) -> tuple[int, str]:
+    """How many findings there are, and how many parts they have, as the end of a phrase; of each
+    whether it is a part."""
+    parts = sum(are_parts)
+    return len(are_parts) - parts, f" with {count(parts, 'part')}" * (parts > 0)

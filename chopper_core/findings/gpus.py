@@ -126,15 +126,17 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     if leads is None:
         return
     behind_links = {gpu for link in slow_links(context) for gpu in link.gpus}
-    found: dict[tuple[str | None, str], list[tuple[Straggler, Finding]]] = {}
+    found: dict[tuple[str | None, str, bool], list[tuple[Straggler, Finding]]] = {}
     for late in leads.stragglers:
         # It comes last because its link is slow, which is a finding.
         if late.cause is not None or leads.gpus[late.place] not in behind_links:
             each = _straggler(context, leads, late)
             what = each.detail.partition(": ")[0].partition(" host")[2]
             what = what.removesuffix(place_late(leads, late))
-            found.setdefault((late.cause, what), []).append((late, each))
-    for (cause, _), turns in found.items():
+            # What is always there isn't what is there now and then.
+            is_rare = 2 * len(late.when) < len(leads.iterations)
+            found.setdefault((late.cause, what, is_rare), []).append((late, each))
+    for (cause, _, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
         if cause is not None and len(turns) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,10 +13,12 @@ from msgspec import Struct
 from chopper_core.analyses.host_causes import (
     LAUNCH_CALLS,
     NEEDLESS,
+    UNSEEN,
     WAITING,
     HostCause,
     HostCharges,
     HostPlace,
+    at_place_of_most,
     host_charges,
     place_of_most,
     within_scope,
@@ -74,6 +76,10 @@ _CALL: Final = re.compile(r"[\w:]{1,24}")
 """Names of the trace that are short enough for a title."""
 _ROOM: Final = 35
 """Characters of a title for what follows the cause: ` leaves GPUs idle 14.87 ms a step`."""
+_APART: Final = NEEDLESS | {UNSEEN}
+"""Causes that can go while the rest stays."""
+_NEARLY_ALL: Final = 0.9
+"""Of the idle time, which a cause has at least to be all of it."""
 _MOSTLY: Final = 0.5
 """Of the idle time of a cell, which a cause has at least to be looked for there."""
 _SAME_SHARE: Final = 0.4
@@ -103,20 +109,21 @@ class LatePhase(Struct, frozen=True):
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
     late = _host_bound_phases(context)
-    yield from _bound(context, late, HostState.LATE)
-    yield from _needless(context, late)
-
-
-def _needless(context: FindingsContext, late: list[LatePhase]) -> Iterator[Finding]:
-    """What no step needs, next to the rest that hosts are late for: on all GPUs, in all steps or
-    some. That of one GPU is a straggler's."""
     if not late:
         return
     bound = _charges_of(context, late, HostState.LATE)
     main = bound.main(bound.by_cause)
+    needless = list(_needless(context, "" if main is None else main.what))
+    yield from (finding for _, finding in needless)
+    yield from _bound(context, late, HostState.LATE, tuple(what for what, _ in needless))
+
+
+def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Finding]]:
+    """What no step needs but the main cause, next to the rest that hosts are late for: on all
+    GPUs, in all steps or some. That of one GPU is a straggler's."""
     charges = _charges_of(context, None, HostState.LATE)
     kinds = {cause.what for cause in charges.causes if cause.what in NEEDLESS}
-    for what in sorted(kinds - {"" if main is None else main.what}):
+    for what in sorted(kinds - {main}):
         codes = [at for at, cause in enumerate(charges.causes) if cause.what == what]
         own = charges.take(np.isin(charges.cause, codes))
         cost = context.per_iteration(float(own.ns.sum()))
@@ -130,15 +137,18 @@ def _needless(context: FindingsContext, late: list[LatePhase]) -> Iterator[Findi
         name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
         taken = f"leaves GPUs idle {time(cost)}{' a step' * context.has_iterations}"
         whole = time(context.per_iteration(float(charges.ns.sum())))
-        yield context.finding(
-            one_line(f"{what}{name} {taken}", where),
-            f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs are "
-            f"idle{context.per_gpu} before launch calls",
-            context.with_view("launch", "host", sort="-idle_host_ns"),
-            Cost.HOST,
-            cost,
-            cells=cells,
-            changes=(f"host x{1 - part:.4f}",),
+        yield (
+            what,
+            context.finding(
+                one_line(f"{what}{name} {taken}", where),
+                f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs "
+                f"are idle{context.per_gpu} before launch calls",
+                context.with_view("launch", "host", sort="-idle_host_ns"),
+                Cost.HOST,
+                cost,
+                cells=cells,
+                changes=(f"host x{1 - part:.4f}",),
+            ),
         )
 
 
@@ -219,13 +229,42 @@ def _charges_of(
     return charges.take(inside)
 
 
+def _without(
+    context: FindingsContext, late: list[LatePhase], charges: HostCharges, causes: Collection[str]
+) -> tuple[list[LatePhase], HostCharges]:
+    """Late phases, and their idle time, without some causes; none if next to nothing is left."""
+    is_left = np.array([each.what not in causes for each in charges.causes], np.bool_)
+    rest = charges.take(is_left[charges.cause])
+    phases = context.table.phase[rest.row]
+    found = [
+        LatePhase(each.code, float(rest.ns[phases == each.code].sum()), each.elapsed_ns)
+        for each in late
+    ]
+    found = [each for each in found if each.idle_ns > ALSO_LATE.share * each.elapsed_ns]
+    rest = rest.take(np.isin(context.table.phase[rest.row], [each.code for each in found]))
+    main = rest.main(rest.by_cause)
+    is_late = any(each.idle_ns > HOST_LATE.share * each.elapsed_ns for each in found)
+    is_late |= main is not None and main.what in _APART
+    cost = context.per_iteration(float(rest.ns.sum()))
+    is_late &= context.share(cost) >= NAMED_COST.share
+    return (sorted(found, key=lambda phase: -phase.idle_ns) if is_late else []), rest
+
+
 def _bound(
-    context: FindingsContext, late: list[LatePhase], state: HostState, *, queued: bool = False
+    context: FindingsContext,
+    late: list[LatePhase],
+    state: HostState,
+    without: Sequence[str] = (),
+    *,
+    queued: bool = False,
 ) -> Iterator[Finding]:
-    """A finding of late phases, before their launch calls or after them."""
+    """A finding of late phases, before their launch calls or after them, without causes that have
+    findings of their own."""
+    charges = _charges_of(context, late, state)
+    if without:
+        late, charges = _without(context, late, charges, without)
     if not late:
         return
-    charges = _charges_of(context, late, state)
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
     if state == HostState.LATE:
@@ -264,16 +303,19 @@ def _bound(
     if main is not None:
         own_ns *= _part(charges, main, there)
         mostly = f", {percent(own_ns / idle_ns)} ({time(own_ns)}) by {main.text}"
-    layer = ""
+    layer, of_main = "", None
     if main is not None:
         own = charges.take(there & (charges.cause == charges.causes.index(main)))
         layer = place_of_most(context.run, own)
+        if main.what in _APART and state == HostState.LATE:
+            of_main = _apart_from_rest(context, charges, own, main)
         at = first_equal(np.array(context.iterations), context.table.iteration[own.row])
         each = sums_of(own.ns, at, len(context.iterations)) / len(context.gpus)
         if not where and (ends := drift_of(each, GROWS.share)) is not None:
             over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
             layer += f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
-    idle = f"{mostly}{layer}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
+    rest = f", not counting {listed(without)}" if without else ""
+    idle = f"{mostly}{layer}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}{rest}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
@@ -292,6 +334,17 @@ def _bound(
     if main is not None and main.what in NEEDLESS and inside is not None:
         # It is needless wherever in these iterations it is.
         cells = inside
+    changes: tuple[str, ...] | None = () if queued else None
+    cost_ns = idle_ns
+    if of_main is not None:
+        cells, part, cost_ns = of_main
+        own_ns = cost_ns
+        changes = (f"host x{1 - part:.4f}",)
+    elif without:
+        there, part = _cells_with(context, charges)
+        cells = cells & there
+        if main is not None and main.what in _APART:
+            changes = (f"host x{1 - part:.4f}",)
     if main is not None:
         named = f" ({main.name})" if _CALL.fullmatch(main.name) else ""
         when = where.partition(", ")[0]
@@ -307,12 +360,29 @@ def _bound(
         f"{sentence}{doing}",
         evidence,
         kind,
-        idle_ns,
-        total_ns=total,
+        cost_ns,
+        total_ns=cost_ns * context.spots if of_main else total,
         cells=cells,
-        changes=() if queued else None,
+        changes=changes,
         group=Group.UNKNOWN if queued else None,
     )
+
+
+def _apart_from_rest(
+    context: FindingsContext, charges: HostCharges, own: HostCharges, main: HostCause
+) -> tuple[Mask, float, float] | None:
+    """The cells of the main cause, which part of their idle time it has, and its cost, where other
+    causes have much of the rest, which are a straggler's; None where it has nearly all."""
+    if main.what == UNSEEN:
+        # Two things that no trace shows are one only where they are at one place.
+        own = own.take(at_place_of_most(context.run, own))
+    # What a wait's aftermath has of the same gaps goes with it.
+    of_row = [sums_of(each.ns, each.row, len(context.table)) for each in (own, charges)]
+    own = charges.take((2 * of_row[0] > of_row[1])[charges.row])
+    if own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
+        return None
+    cells, part = _cells_with(context, own)
+    return (cells, part, context.per_iteration(float(own.ns.sum()))) if cells.any() else None
 
 
 def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None, Mask]:

@@ -59,6 +59,8 @@ _ODDS: Final = 4.0
 """How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
     the limit of a longer step; the line through them also grows by 6 deviations from it""")
+_AS_SLOW: Final = 0.25
+"""Of what a first step takes longer: one that does so for as long has its reason."""
 _MAX_APART: Final = 1_000
 """Steps of which each may have a reason of its own."""
 STEADY: Final = 0.005
@@ -91,14 +93,24 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     slow = slow_iterations(context)
     own = slow[~np.isin(iterations[slow], np.array(delayed, np.int64))]
     times, usual = _TimeByKind(context), _Usual(np.ones(len(took), np.bool_), is_mean=False)
+    by_compute: list[int] = []
     for places in _by_reason(times, own[np.argsort(-took[own], kind="stable")], usual):
-        yield _slow(times, places, usual)
+        finding = _slow(times, places, usual)
+        by_compute += iterations[places].tolist() if finding.kind == Cost.COMPUTE else []
+        yield finding
     known = [*iterations[slow].tolist(), *delayed]
     while (found := _uneven(context, known)) is not None:
-        yield from _of_two_lengths(times, found, is_whole=found.is_interval or len(own) > 0)
+        two = _of_two_lengths(times, found, is_whole=found.is_interval or len(own) > 0)
+        for finding in two:
+            # Of several reasons, which step has which is known to its own finding alone.
+            is_it = finding.kind == Cost.COMPUTE
+            by_compute += found.numbers[found.is_long].tolist() if is_it else []
+            yield finding
         known += found.numbers[found.is_long].tolist()
-    if not known:
-        yield from _drift(times)
+    drift = [] if known else list(_drift(times))
+    yield from drift
+    if not drift:
+        yield from _longer_compute(times, [*by_compute, *delayed])
 
 
 class _Usual(Struct, frozen=True, eq=False):
@@ -204,7 +216,7 @@ def _which(iterations: Int64, places: Index) -> str:
     when = recurrence(np.sort(places).tolist(), iterations.tolist())
     if when.startswith(" every"):
         return f"one step in {when.partition(', ')[0].split()[1]}"
-    return in_short("iteration", iterations[places].tolist())
+    return in_short("step", iterations[places].tolist())
 
 
 def _first_of(mostly: str) -> str:
@@ -246,13 +258,8 @@ def _uneven(context: FindingsContext, known: list[int]) -> _TwoLengths | None:
         return _TwoLengths(numbers, each, is_long)
     if len(each) < FEWEST.value or len(known):
         return None
-    first, end, longer = low_interval(1 / each)
-    is_long = (np.arange(len(each)) >= first) & (np.arange(len(each)) < end)
-    is_clear = min(end - first, (~is_long).sum()) >= 2 and longer >= LONGER.share
-    limit = REGIME.value if len(each) < _MANY_STEPS else REGIME.value / 2
-    if not is_clear or _apart(each, is_long) < limit:
-        return None
-    return _TwoLengths(numbers, each, is_long, is_interval=True)
+    is_long = _regime(each)
+    return _TwoLengths(numbers, each, is_long, is_interval=True) if is_long.any() else None
 
 
 def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -> Iterator[Finding]:
@@ -277,7 +284,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         lost = float((each[long] - usual_ns).sum())
         more, short = _more(times, at, usual, cost)
         short = short or f": {_first_of(mostly)}"
-        title = _title(in_short("iteration", which), len(which) == 1, factor, short)
+        title = _title(in_short("step", which), len(which) == 1, factor, short)
         if found.is_interval:
             title = one_line(f"steps take {percent(factor - 1)} longer{when}", short)
         finding = context.finding(
@@ -323,6 +330,58 @@ def _drift(times: _TimeByKind) -> Iterator[Finding]:
     yield replace(found, remedy=changes)
 
 
+def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
+    """Steps that compute longer than the others, where other differences hide it in the time of
+    whole steps: some, or all from one on."""
+    context, compute = times.context, times.kinds[Cost.COMPUTE]
+    numbers = context.all_iterations
+    rest = ~np.isin(numbers, np.array([*known, *context.irregular], np.int64))
+    if rest.sum() < FEWEST.value:
+        return
+    # The steps as if they differed in nothing else.
+    each = compute + max(median_of(context.took_ns[rest]) - median_of(compute[rest]), 0.0)
+    is_long = rest & (each > outlier_limit(each[rest], LONGER, STEADY))
+    if not is_long.any():
+        is_long[rest] = _regime(each[rest])
+        if is_long.any():
+            # Steps that a straggler delays may be the first ones of them.
+            middle = (each[is_long].min() + each[rest & ~is_long].max()) / 2
+            begin = int(is_long.argmax())
+            before = np.flatnonzero(each[:begin] < middle)
+            is_long[int(before[-1]) + 1 if len(before) else 0 : begin] = True
+            rest |= is_long
+    is_long &= ~_warms_up(context, is_long)
+    if not is_long.any():
+        return
+    places, usual = np.flatnonzero(is_long), _Usual(rest & ~is_long, is_mean=True)
+    grown = float(compute[places].mean()) - usual.of(compute)
+    why, short = _more(times, places, usual, Cost.COMPUTE)
+    which = numbers[places].tolist()
+    analysed = numbers[rest].tolist()
+    when = recurrence(first_equal(np.array(analysed), numbers[places]).tolist(), analysed)
+    longer = f"{percent(grown / max(usual.of(compute), 1.0))} longer{when}"
+    finding = context.finding(
+        one_line(f"steps compute {longer}", short),
+        f"steps compute {longer}, {time(grown)} more per GPU and step{why}; other differences "
+        f"between steps hide it in their times",
+        context.with_view("throughput", "iteration", sort="-iteration_ns"),
+        Cost.COMPUTE,
+        grown * len(places) / len(numbers),
+        is_repeated=len(which) > 1,
+        cells=context.cells_of(iteration=which),
+    )
+    yield finding
+
+
+def _regime(each: Float64) -> Mask:
+    """The long ones of steps that are longer from one on, or up to one; none where none are."""
+    first, end, longer = low_interval(1 / each)
+    is_long = (np.arange(len(each)) >= first) & (np.arange(len(each)) < end)
+    is_clear = min(end - first, (~is_long).sum()) >= 2 and longer >= LONGER.share
+    limit = REGIME.value if len(each) < _MANY_STEPS else REGIME.value / 2
+    return is_long & (is_clear and _apart(each, is_long) >= limit)
+
+
 def _apart(each: Float64, is_long: Mask) -> float:
     """How far the shortest long step is from the longest short one, in deviations of both."""
     within = [each[part] - each[part].mean() for part in (is_long, ~is_long)]
@@ -351,10 +410,17 @@ def slow_iterations(context: FindingsContext) -> Index:
     if len(iterations) < FEWEST.value:
         return np.zeros(0, np.intp)
     is_slow = took > outlier_limit(took, LONGER, STEADY)
-    is_first = iterations == _first_of_run(context, np.iinfo(np.int64).max)
-    if (is_slow & is_first).any() and not _more_work(context, np.flatnonzero(is_first)):
-        is_slow &= ~is_first
-    return np.flatnonzero(is_slow)
+    return np.flatnonzero(is_slow & ~_warms_up(context, is_slow))
+
+
+def _warms_up(context: FindingsContext, is_slow: Mask) -> Mask:
+    """The run's first step, if it is slow without more work, and no other one is as much so."""
+    is_first = context.all_iterations == _first_of_run(context, np.iinfo(np.int64).max)
+    if (is_slow & is_first).any() and _more_work(context, np.flatnonzero(is_first)):
+        return np.zeros(len(is_first), np.bool_)
+    took = context.took_ns - median_of(context.took_ns)
+    alike = is_slow & ~is_first & (np.abs(took / took[is_first].sum() - 1) < _AS_SLOW)
+    return np.zeros_like(is_first) if (is_slow & is_first).any() and alike.any() else is_first
 
 
 def _first_of_run(context: FindingsContext, without: int) -> int:

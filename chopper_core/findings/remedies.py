@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.analyses.asked import SEPARATOR
 from chopper_core.columns.filter import only
 from chopper_core.findings.rule import CELL, Cost, Finding, FindingsContext
 from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import SEPARATOR
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.grouping import combined, distinct, grouped_by, places_by
 

@@ -92,6 +92,8 @@ class Change(Struct, frozen=True, eq=False):
     """Edges whose lag is so many times as long."""
     form: str = ""
     """How it is asked. Nodes that get a time of their own get it once, whatever names them."""
+    axis: str = ""
+    """What its peers differ in: nodes slow on a GPU and in a layer get the time of either's."""
 
     def repeats(self, other: Change) -> bool:
         """Whether another change is the same one under another name."""
@@ -190,13 +192,13 @@ class Predictor(Struct, frozen=True, eq=False):
             nodes = graph.activities[found.place]
             rates = found.rates[side][:, found.owner]
             work[nodes] /= found.slowed(rates, self.shares)
-        done: dict[str, Mask] = {}
+        done: dict[tuple[str, str], Mask] = {}
         for place, change in enumerate(changes):
             if any(change.repeats(other) for other in changes[:place]):
                 continue
             fresh = np.ones(len(change.nodes), np.bool_)
             if change.form in _ONCE:
-                mask = done.setdefault(change.form, np.zeros(len(graph), np.bool_))
+                mask = done.setdefault((change.form, change.axis), np.zeros(len(graph), np.bool_))
                 fresh = ~mask[change.nodes]
                 mask[change.nodes] = True
             work[change.nodes[fresh]] = change.work(work, side)[fresh]
@@ -357,7 +359,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
         usual = np.where(extra, 0.0, usual)[own]
         return np.stack([usual * low, usual, usual * high])
 
-    return Change(nodes[own], new)
+    return Change(nodes[own], new, axis=axis)
 
 
 def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:

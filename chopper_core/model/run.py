@@ -342,15 +342,28 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         It is kept as `kind`, which `stored` makes of it, and `restored` takes back; ValueError of
         either: it isn't kept, or isn't used. What takes no time isn't kept.
         """
-        place = self.derived if self.derived is not None and self.derived.is_of(self) else None
-        if place is not None and (known := place.recall(key, kind)) is not None:
-            with suppress(ValueError):
-                return restored(known)
-        begun_s = monotonic()
+        recalled = self.recalled(key, kind, restored)
+        if recalled is not None:
+            return recalled
+        begun_s, place = monotonic(), self._kept_at()
         value = make()
         if place is not None and monotonic() - begun_s >= WORTH_KEEPING_S:
             place.keep(key, lambda: stored(value))
         return value
+
+    def recalled(
+        self, key: tuple[Hashable, ...], kind: type[Stored], restored: Callable[[Stored], Value]
+    ) -> Value | None:
+        """A value that was kept with the run's files; None without."""
+        place = self._kept_at()
+        known = None if place is None else place.recall(key, kind)
+        with suppress(ValueError):
+            return None if known is None else restored(known)
+        return None
+
+    def _kept_at(self) -> DerivedValues | None:
+        """Where values of this run are kept: nowhere, once something of it was replaced."""
+        return self.derived if self.derived is not None and self.derived.is_of(self) else None
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once.

@@ -32,6 +32,8 @@ STATISTICS: Final = {
 }
 """Statistics over the instances of a row (see `statistic`), with their definitions."""
 SUM: Final = "sum"
+SEPARATOR: Final = ";"
+"""Between the questions of a view."""
 RUN_LEVEL: Final = "run"
 """The level of rows that are runs."""
 

@@ -19,6 +19,7 @@ from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
+from chopper_core.views.shared.told_findings import ranges
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -83,7 +84,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
     savings = [each.saving_ns for each in findings]
-    ranges = [known.range_ns(*each) for each in found]
+    ends = ranges(run, view)
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     bound = np.array([is_bound(each.remedy) for each in findings], np.bool_)
     return ViewResult(
@@ -93,8 +94,8 @@ def answer(run: Run, view: View) -> ViewResult:
             (COSTS, _rounded([each.cost_ns for each in findings])),
             (SAVING, replace(_rounded(savings), bound=bound)),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
-            (LOW, _rounded([low for low, _ in ranges])),
-            (HIGH, _rounded([high for _, high in ranges])),
+            (LOW, _rounded([low for low, _ in ends])),
+            (HIGH, _rounded([high for _, high in ends])),
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (DETAIL, worded([detail_of(context, each) for each in findings])),
             (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
@@ -133,7 +134,7 @@ def _rounded(figures: Sequence[float | None]) -> Values:
 
 def _headline(known: Checked) -> str:
     context = known.context
-    groups, parts = count_findings(known)
+    groups, parts = count_findings([whose is not None for _, whose in known.placed])
     result = (count(groups, "finding") if groups else "nothing stands out") + parts
     if context.run.is_sampled_only:
         if context.run.is_logged_only:

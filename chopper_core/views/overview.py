@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePath
 from typing import Final
 
@@ -119,8 +120,9 @@ _UTILISATION: Final = "gfx_util_pct"
 
 
 class _Slow(Struct, frozen=True, eq=False):
-    """The part of the result that all activities are read for."""
+    """The part of the result that all activities are read for, and the headline."""
 
+    headline: str
     lag_ns: Float64
     """How much later than the earliest GPU each starts the same kernels; NaN if unknown."""
     cards: Cards
@@ -141,22 +143,30 @@ def _slow_of(step: Step) -> _Slow:
     run, view = step.run, step.view
 
     def made() -> _Slow:
-        return _Slow(_lag_ns(step), _cards(step))
-
-    def checked(found: _Slow) -> _Slow:
-        if len(found.lag_ns) != len(step.gpus):
-            raise ValueError("the lags of other GPUs")
-        return found
+        return _Slow(headline_of(step, _baseline_step(step)), _lag_ns(step), _cards(step))
 
     if view.base_run:
         return made()
+    checked = partial(_checked, step)
     return run.kept(_slow_key(view), _Slow, made, lambda found: found, checked)
 
 
+def _checked(step: Step, found: _Slow) -> _Slow:
+    if len(found.lag_ns) != len(step.gpus):
+        raise ValueError("the lags of other GPUs")
+    return found
+
+
 def preview(run: Run, view: View) -> ViewResult | None:
-    if run.memo.has(_slow_key(view)):
+    key = _slow_key(view)
+    if run.memo.has(key):
         return None
-    return _result(step_of(run, view), None)
+    step = step_of(run, view)
+    known = None if view.base_run else run.recalled(key, _Slow, partial(_checked, step))
+    if known is None:
+        return _result(step, None)
+    run.memo(key, lambda: known)
+    return None
 
 
 def _slow_key(view: View) -> tuple[str, View]:
@@ -166,9 +176,10 @@ def _slow_key(view: View) -> tuple[str, View]:
 def _result(step: Step, slow: _Slow | None) -> ViewResult:
     """The result with what takes long; None: it is being computed."""
     view, run = step.view, step.run
-    base = None if view.baseline is None else step_of(*baseline_of(run, view))
+    base = _baseline_step(step)
+    headline = headline_of(step, base) if slow is None else slow.headline
     if _is_of_operations(step):
-        return _of_operations(step, base, slow)
+        return _of_operations(step, base, slow, headline)
     rows = _gpu_rows(step)
     own, total = _columns(step, rows, slow, base)
     # A screen may have lines for a few rows only: those that lag most come first.
@@ -181,7 +192,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         opens=lambda row: _opens(step, rows, row),
         sort=f"-{_LAG}" if has_lags else "",
         headline=(
-            headline_of(step, base),
+            headline,
             facts_of(step),
             *_whole_run(step),
             *doubt_of(step),
@@ -193,6 +204,11 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
     return replace(result, by=NODE if rows.level == NODE and not view.by else "")
 
 
+def _baseline_step(step: Step) -> Step | None:
+    view = step.view
+    return None if view.baseline is None else step_of(*baseline_of(step.run, view))
+
+
 def _is_of_operations(step: Step) -> bool:
     """Whether rows are operations: with one GPU, or without training, there is no straggler."""
     if step.view.by or step.view.baseline is not None:
@@ -202,7 +218,7 @@ def _is_of_operations(step: Step) -> bool:
     return not {Phase.BACKWARD, Phase.OPTIMIZER} & step.phases
 
 
-def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewResult:
+def _of_operations(step: Step, base: Step | None, slow: _Slow | None, headline: str) -> ViewResult:
     """The operations that take the time: their share, calls, roof and the gaps before them."""
     view, run = step.view, step.run
     nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
@@ -219,7 +235,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         sort="-kernel_ns",
         shown=(*shown[:at], "idle_ns", *shown[at:]),
         headline=(
-            headline_of(step, base),
+            headline,
             facts_of(step),
             *_whole_run(step),
             *doubt_of(step),

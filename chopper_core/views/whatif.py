@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.asked import (
     HOST,
-    SEPARATOR,
     SHORT,
     Answer,
     NoCoordinates,
@@ -22,26 +21,23 @@ from chopper_core.analyses.asked import (
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.step_times import token_rate, tokens_in
 from chopper_core.columns import Values, columns, numbered, worded
-from chopper_core.columns.filter import only
 from chopper_core.findings import checked
 from chopper_core.graph import questions
 from chopper_core.graph.path import longest_path
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import Change, Predicted, Predictor
 from chopper_core.model.inputs import MEASURED, PREDICTED
-from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import count, facts, listed, percent, time
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT
-from chopper_core.model.view import Baseline, View, child_of, complete_order
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import SEPARATOR, Baseline, View, child_of, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, ranked, sums_of
 from chopper_core.views import WHATIF
-from chopper_core.views.frame import Frame
+from chopper_core.views.shared.row_questions import ALL_TOGETHER, QUESTION
 from chopper_core.views.spec import ViewResult, ViewSpec
 
-QUESTION: Final = "question"
 SPEC: Final = ViewSpec(
     name=WHATIF,
     title="Compare · what if",
@@ -78,25 +74,9 @@ COLUMNS: Final = columns("""
         What most of the longest path is after the change, and its share.
 """)
 DEFAULTS: Final = ("no stragglers", "no contention", "no host gaps", "comm at peak")
-_ALL: Final = "all together"
 _MAX_PARTS: Final = 64
 _DOUBTFUL: Final = 0.1
 """The model's error, as a share of the step, that the headline names."""
-
-
-def question_about(view: View, frame: Frame, row: int) -> str:
-    """The question of the step without what a row of a view shows; empty where it has none."""
-    if frame.level == QUESTION:
-        asked = [each for each in frame.labels[1:] if each != _ALL]
-        return SEPARATOR.join(asked if row in (0, len(asked) + 1) else [frame.labels[row]])
-    if "remedy" in frame.values:
-        return str(frame.values["remedy"].cell(row) or "") if row < len(frame.labels) else ""
-    terms = dict(view.scope)
-    if frame.level in (*LEVELS, *DIMENSIONS) and row < len(frame.labels):
-        terms[frame.level] = frame.labels[row]
-    terms = {level: label for level, label in terms.items() if label != NO_LABEL_TEXT}
-    known = [only(level, [label]) for level, label in terms.items() if level != ACTIVITY]
-    return " ".join([*known, "as peers"]) if known else ""
 
 
 def predicted(run: Run, view: View) -> Run:
@@ -172,7 +152,7 @@ def answer(run: Run, view: View) -> ViewResult:
         changes += answer.changes
         answers[question] = answer
     if len(answers) > 1:
-        answers[_ALL] = answer_of(steady, changes)
+        answers[ALL_TOGETHER] = answer_of(steady, changes)
     answered = [*answers]
     labels = ["as measured", *answered]
     measured = steady.times.mean_ns
@@ -228,12 +208,12 @@ def _whole(times_ns: Float64) -> Values:
 
 def _opened(run: Run, view: View, answered: list[str], row: int) -> View:
     """The predicted step of a row; of the first one what each part of all questions brings."""
-    asked = [each for each in answered if each != _ALL]
+    asked = [each for each in answered if each != ALL_TOGETHER]
     if not row:
         parts = SEPARATOR.join(asked)
         return replace(view, of=parts, by="operation", sort="", filter="", columns=())
     chosen = answered[row - 1]
-    return predicted_step(run, view, SEPARATOR.join(asked if chosen == _ALL else [chosen]))
+    return predicted_step(run, view, SEPARATOR.join(asked if chosen == ALL_TOGETHER else [chosen]))
 
 
 def _tokens(run: Run, steady: Steady) -> float:
@@ -282,7 +262,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
         for change in each.changes
         for note in change.notes
     ]
-    return (*notes, *dict.fromkeys(each for each in every if not each.startswith(_ALL)))
+    return (*notes, *dict.fromkeys(each for each in every if not each.startswith(ALL_TOGETHER)))
 
 
 def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:

@@ -182,7 +182,7 @@ def _can_explain(screen: Explorer) -> bool:
 
 def _has_question(screen: Explorer) -> bool:
     """Whether a replay can be asked about the row or the finding at the cursor."""
-    from chopper_core.views.whatif import question_about
+    from chopper_core.views.shared.row_questions import question_about
 
     if isinstance(screen.run, SeveralRuns):
         return False
@@ -232,7 +232,7 @@ async def what_if(screen: Explorer, argument: str) -> None:
 def _can_predict(screen: Explorer) -> bool:
     if screen.view.overrides.predicted or not screen.cards.has_keys:
         return bool(screen.view.overrides.predicted) or _has_question(screen)
-    from chopper_core.views.shared.evidence import knows_remedies, remedy_of
+    from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 
     run, view, card = screen.run, screen.view, screen.cards.card
     # Cards that were kept are there before the findings are checked, which takes long.
@@ -261,14 +261,14 @@ async def predict(screen: Explorer, argument: str) -> None:
 async def _question_here(screen: Explorer) -> str:
     """The question of the finding at the cursor, of the one whose evidence this is, or of the row;
     empty for none."""
-    from chopper_core.views.whatif import question_about
+    from chopper_core.views.shared.row_questions import question_about
 
     card = screen.cards.card if screen.cards.has_keys else None
     opened, sentence = screen.finding
     if card is not None or place_of(opened) != place_of(screen.view):
         sentence = "" if card is None else card.text
     if sentence:
-        from chopper_core.views.shared.evidence import remedy_of
+        from chopper_core.views.shared.told_findings import remedy_of
 
         return await run_in_thread(remedy_of, screen.run, screen.view, sentence)
     if screen.listing is screen.table or screen.shows_sentences:

@@ -113,7 +113,7 @@ class DrawnColumn(Struct, frozen=True):
         """The mark before a figure far from its peers; a difference has its sign."""
         if self.text.metric.signed:
             return ""
-        return sign_of(Tint(tint), glyphs.up, glyphs.down)
+        return sign_of(Tint(tint), glyphs.up, glyphs.down, glyphs.best)
 
     def picture(self, row: int, number: float | None, glyphs: Glyphs, ink: str) -> Line:
         """The bar or the meter of a row, as wide as the column has room for one."""

@@ -45,6 +45,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     layout_plan: TableLayout | None = None
     data: ScreenData | None = None
     bars: Mapping[str, BarChart] = {}
+    has_parts_above = False
+    """Whether a picture above it shows the parts of its bars."""
     full: Mapping[str, float] = {}
     inks_of_rows: Sequence[str] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
@@ -220,8 +222,9 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def _lay_out(self, frame: Frame) -> None:
         width, glyphs, lanes = self.size.width, self.glyphs, self._lanes
         # Parts need a legend, which is in a panel's border; elsewhere their chart has it.
+        has_parts = self.is_panel and not self.has_parts_above
         bars = {
-            name: each for name, each in self.bars.items() if self.is_panel or len(each.series) == 1
+            name: each for name, each in self.bars.items() if has_parts or len(each.series) == 1
         }
         wanted: list[Sparks | LaneLines]
         if lanes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from random import Random
 
 from generator import constants as c
@@ -41,10 +42,19 @@ class Cause:
         """Whether it is on this rank."""
         return not self.gpus or rank in self.gpus
 
+    def is_at(self, label: Label) -> bool:
+        """Whether it is in an iteration, layer, operation and phase."""
+        return (
+            label.iteration in self.iterations
+            and self.layer in (None, label.layer)
+            and self.operation in (None, label.operation)
+            and self.phase in (None, label.phase)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Style(Config):
-    """A small clean run, or one with a cause."""
+    """A small clean run, or one with causes."""
 
     looks: str = ANNOTATED
     shards: bool = True
@@ -61,13 +71,13 @@ class Style(Config):
     """The share of launches of which the record is lost."""
     late_ns: int = 0
     """By how much the stamps of a rank's GPU are late at most, against its host's."""
-    cause: Cause | None = None
+    causes: tuple[Cause, ...] = ()
 
     def __post_init__(self) -> None:
         # super() needs the class before slots were added.
         Config.__post_init__(self)
         if not self.clean or self.looks not in LOOKS:
-            raise ValueError(f"a style is clean but for its cause, and looks like {LOOKS}")
+            raise ValueError(f"a style is clean but for its causes, and looks like {LOOKS}")
         if self.ranks % (self.tensor * self.stages) or self.layers % self.stages:
             raise ValueError("ranks and layers must be multiples of the parallel sizes")
 
@@ -144,100 +154,107 @@ class Style(Config):
             ffn=c.FFN // self.tensor,
             vocab=SMALL_VOCAB,
         )
-        if self._has("head", rank):
+        if head := self.cause_of("head", rank):
             # A larger vocabulary, which only the last stage has.
-            assert self.cause is not None
-            return replace(sizes, vocab=round(SMALL_VOCAB * self.cause.amount / 256) * 256)
-        if (
-            self.cause is not None
-            and iteration in self.cause.iterations
-            and (
-                self._has("imbalance", rank)
-                or (self._has("rotation", rank) and iteration % self.ranks == rank)
-            )
-        ):
-            more = round(sizes.sequence * (1 + self.cause.amount) / 64) * 64
-            sizes = replace(sizes, sequence=more)
+            sizes = replace(sizes, vocab=round(SMALL_VOCAB * head.amount / 256) * 256)
+        more = self.cause_of("imbalance", rank, iteration)
+        if iteration % self.ranks == rank:
+            more = more or self.cause_of("rotation", rank, iteration)
+        if more is not None:
+            longer = round(sizes.sequence * (1 + more.amount) / 64) * 64
+            sizes = replace(sizes, sequence=longer)
         return sizes
 
     def expert_sizes_of(self, rank: int, layer: int, sizes: Sizes) -> Sizes:
         """The sizes of a layer's feed-forward part: those of its experts' tokens."""
-        cause = self.cause
-        if cause is None or not self._has("experts", rank) or cause.layer is None:
+        cause = self.cause_of("experts", rank)
+        if cause is None or cause.layer is None:
             return sizes
         if layer not in (cause.layer, cause.layer + 1):
             return sizes
         return replace(sizes, sequence=round(sizes.sequence * (1 + cause.amount) / 64) * 64)
 
-    # What the cause does
+    # What the causes do
 
-    def _has(self, kind: str, rank: int) -> bool:
-        return self.cause is not None and self.cause.kind == kind and self.cause.is_on(rank)
+    def cause_of(self, kind: str, rank: int, iteration: int | None = None) -> Cause | None:
+        """The cause of a kind on a rank, in an iteration if one is given."""
+        for each in self.causes:
+            is_then = iteration is None or iteration in each.iterations
+            if each.kind == kind and each.is_on(rank) and is_then:
+                return each
+        return None
 
     def kernel_factor(self, rank: int, label: Label, kernel: Kernel) -> float:
         """How many times its usual cycles a kernel takes."""
-        cause = self.cause
-        if cause is None or not cause.is_on(rank) or kernel.category == "gpu_memcpy":
+        if kernel.category == "gpu_memcpy":
             return 1.0
-        there = label.iteration in cause.iterations and (
-            (cause.layer is None or label.layer == cause.layer)
-            and (cause.operation is None or label.operation == cause.operation)
-            and (cause.phase is None or label.phase == cause.phase)
+        bound = not kernel.flops and kernel.base_ns > 0
+        slows = {
+            "kernels": True,
+            "memory": bound,
+            "later_memory": bound,
+            "optimizer_kernels": label.phase == "optimizer",
+        }
+        return prod(
+            each.amount
+            for each in self.causes
+            if slows.get(each.kind, False) and each.is_on(rank) and each.is_at(label)
         )
-        memory = cause.kind in ("memory", "later_memory")
-        memory = memory and not kernel.flops and kernel.base_ns > 0
-        optimizes = cause.kind == "optimizer_kernels" and label.phase == "optimizer"
-        return cause.amount if there and (cause.kind == "kernels" or memory or optimizes) else 1.0
 
     def host_factor(self, rank: int) -> float:
         """How many times its usual time the host takes for everything."""
-        return self.cause.amount if self.cause and self._has("host", rank) else 1.0
+        cause = self.cause_of("host", rank)
+        return cause.amount if cause else 1.0
 
     def link_factor(self, group: Group, label: Label, kind: str) -> float:
         """How many times its usual time a collective of the group transfers."""
         usual = self.link_times * USUAL_LINK[group.description]
-        cause = self.cause
-        if cause is None or cause.kind != "link" or label.iteration not in cause.iterations:
-            return usual
-        is_slow = not cause.gpus or set(group.ranks) <= set(cause.gpus)
-        return usual * (cause.amount if is_slow and cause.operation in (None, kind) else 1.0)
+        return usual * prod(
+            each.amount
+            for each in self.causes
+            if each.kind == "link"
+            and label.iteration in each.iterations
+            and (not each.gpus or set(group.ranks) <= set(each.gpus))
+            and each.operation in (None, kind)
+        )
 
     def clock_factor(self, rank: int, iteration: int) -> float:
         """The part of its usual clock at which a GPU runs."""
-        cause = self.cause
-        if cause is None or not cause.is_on(rank) or iteration not in cause.iterations:
-            return USUAL_CLOCK
-        if cause.kind == "sinking":
-            part = (iteration - c.FIRST_ITERATION) / self.iterations
-            return USUAL_CLOCK * (1 - cause.amount * part)
-        return USUAL_CLOCK * (cause.amount if cause.kind in ("clock", "throttled") else 1.0)
+        found = USUAL_CLOCK
+        part = (iteration - c.FIRST_ITERATION) / self.iterations
+        for each in self.causes:
+            if each.is_on(rank) and iteration in each.iterations:
+                found *= each.amount if each.kind in ("clock", "throttled") else 1.0
+                found *= 1 - each.amount * part if each.kind == "sinking" else 1.0
+        return found
 
     def is_sensitive(self, label: Label) -> bool:
         """Whether a kernel suffers from communication beside it."""
-        cause = self.cause
-        return (
-            cause is not None and cause.kind == "contention" and label.operation == cause.operation
-        )
+        cause = self.cause_of("contention", 0)
+        return cause is not None and label.operation == cause.operation
 
     @property
     def sensitive_slowdown(self) -> float:
         """How many times its usual time such a kernel takes beside communication."""
-        return self.cause.amount if self.cause else 1.0
+        cause = self.cause_of("contention", 0)
+        return cause.amount if cause else 1.0
 
     def mem_mhz(self, rank: int, mhz: int) -> int:
         """The memory clock of a GPU whose usual one is `mhz`."""
-        return round(mhz / self.cause.amount) if self.cause and self._has("memory", rank) else mhz
+        cause = self.cause_of("memory", rank)
+        return round(mhz / cause.amount) if cause else mhz
 
     def is_throttled(self, rank: int) -> bool:
         """Whether the GPU's driver reports a thermal limit."""
-        return self._has("throttled", rank)
+        return self.cause_of("throttled", rank) is not None
 
     @property
     def throttled_from(self) -> int:
         """The first iteration in which it does."""
-        return self.cause.iterations[0] if self.cause else c.FIRST_ITERATION
+        known = [each.iterations[0] for each in self.causes if each.kind == "throttled"]
+        return known[0] if known else c.FIRST_ITERATION
 
     def prefetches(self, layer: int) -> bool:
         """Whether a layer's parameters are gathered ahead."""
-        cause = self.cause
-        return cause is None or cause.kind != "unhidden" or layer >= cause.amount
+        cause = self.cause_of("unhidden", 0)
+        return cause is None or layer >= cause.amount

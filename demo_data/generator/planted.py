@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -101,9 +101,8 @@ class Planted:
 
     @property
     def cause(self) -> Cause:
-        """What was planted."""
-        assert self.run.config.cause is not None
-        return self.run.config.cause
+        """What was planted, of several causes this one."""
+        return self.run.config.causes[0]
 
     @property
     def share(self) -> float:
@@ -139,20 +138,57 @@ def _styled(style: str, seed: int, is_rough: bool) -> Style:
 
 def plant(name: str, seed: int, size: float, style: str = "", *, is_rough: bool = False) -> Planted:
     """A run with a cause that costs about `size` of the iteration; its style goes by the seed."""
-    what = CAUSES[name]
-    style = style or what.styles[seed % len(what.styles)]
-    without = _styled(style, seed, is_rough)
-    if what.telemetry:
-        without = replace(without, telemetry=True)
-    if what.iterations:
-        without = replace(without, iterations=what.iterations)
+    styles = CAUSES[name].styles
+    style = style or styles[seed % len(styles)]
+    without = _fitting(_styled(style, seed, is_rough), (name,))
     before = simulated(without)
-    cause = what.make(before, size, seed)
+    cause = CAUSES[name].make(before, size, seed)
     if cause.kind == "head":
         # A heavy stage costs what stages of equal length don't; the usual head is some of it.
-        before = simulated(replace(without, cause=replace(cause, amount=0.03)))
-    after = simulated(replace(without, cause=cause))
+        before = simulated(replace(without, causes=(replace(cause, amount=0.03),)))
+    after = simulated(replace(without, causes=(cause,)))
     return Planted(name, style, after, after.step_ns - before.step_ns, after.step_ns)
+
+
+def plant_together(
+    names: Sequence[str], seed: int, size: float, *, is_rough: bool = False
+) -> tuple[Planted, ...]:
+    """One run with several causes, each with its own GPU, layer and time, and what the run without
+    this one takes less; none where no style of run can show them all."""
+    styles = [
+        each for each in CAUSES[names[0]].styles if all(each in CAUSES[n].styles for n in names)
+    ]
+    if not styles:
+        return ()
+    style = styles[seed % len(styles)]
+    without = _fitting(_styled(style, seed, is_rough), names)
+    before = simulated(without)
+    causes = tuple(
+        CAUSES[name].make(before, size, seed + number) for number, name in enumerate(names)
+    )
+    after = simulated(replace(without, causes=causes))
+    found = []
+    for number, name in enumerate(names):
+        others = (*causes[:number], *causes[number + 1 :])
+        cost = after.step_ns - simulated(replace(without, causes=others)).step_ns
+        own = replace(after, config=replace(without, causes=(causes[number], *others)))
+        found.append(Planted(name, style, own, cost, after.step_ns))
+    return tuple(found)
+
+
+def cost_of_all(run: Simulated) -> float:
+    """How much shorter an iteration is without any cause."""
+    return run.step_ns - simulated(replace(run.config, causes=())).step_ns
+
+
+def _fitting(style: Style, names: Sequence[str]) -> Style:
+    """A style with the telemetry and as many iterations as some causes need."""
+    kinds = [CAUSES[name] for name in names]
+    return replace(
+        style,
+        telemetry=style.telemetry or any(each.telemetry for each in kinds),
+        iterations=max([style.iterations, *(each.iterations for each in kinds)]),
+    )
 
 
 Make = Callable[[Simulated, float, int], Cause]
@@ -673,7 +709,7 @@ def _later_operation(run: Simulated, size: float, seed: int) -> Cause:
 def _costing(run: Simulated, size: float, cause: Cause) -> Cause:
     """The cause with the factor that costs about `size`, whatever hides a part of it."""
     for _ in range(3):
-        after = simulated(replace(run.config, cause=cause))
+        after = simulated(replace(run.config, causes=(cause,)))
         cost = max(after.step_ns / run.step_ns - 1, size / 10)
         cause = replace(cause, amount=1 + (cause.amount - 1) * size / cost)
     return cause

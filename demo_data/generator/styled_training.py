@@ -1,7 +1,7 @@
 """A small training in a chosen style: annotations, sharding, parallelism, micro-steps.
 
-The same operations as in the demonstration runs, fewer of them, and the planted cause of a
-`Planted` configuration acted out where it belongs.
+The same operations as in the demonstration runs, fewer of them, and the planted causes of a
+`Planted` configuration acted out where they belong.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class StyledTraining(Training):
         config = host.config
         assert isinstance(config, Style)
         self.style = config
-        self.cause: Cause | None = config.cause
         self.group = config.data_group(host.rank)
         self.stage = config.stage_of(host.rank)
         self.layers = config.layers_of(self.stage)
@@ -135,15 +134,15 @@ class StyledTraining(Training):
         with host.annotation(_LOADER):
             host.spend(60_000)
             if step == 0 and self._acts("data", iteration):
-                host.sleep(self._pause_ns(iteration))
+                host.sleep(self._pause_ns("data", iteration))
             if step == 0 and self._acts("growing_data", iteration):
                 # On average over the iterations, the amount.
                 part = (iteration - c.FIRST_ITERATION) / self.style.iterations
-                host.sleep(2 * part * self._pause_ns(iteration))
+                host.sleep(2 * part * self._pause_ns("growing_data", iteration))
         for call in DATA:
             host.run_plain(call)
         if step == 0 and self._acts("copies", iteration):
-            size = round(self._pause_ns(iteration) * 48)
+            size = round(self._pause_ns("copies", iteration) * 48)
             copy = host.launch(memcpy("HtoD", size, "hipMemcpyWithStream"))
             yield [copy]
             copy.call.end_ns = host.now_ns
@@ -160,21 +159,21 @@ class StyledTraining(Training):
     def _begin_step(self) -> None:
         iteration = self.host.label.iteration
         if self._acts("optimizer_host", iteration):
-            self.host.sleep(self._pause_ns(iteration))
+            self.host.sleep(self._pause_ns("optimizer_host", iteration))
 
     def _finish(self, iteration: int) -> Program:
         """Reads the loss back as any loop does, logs, and saves what the cause says."""
         host = self.host
         yield from host.synchronise()
         if self._acts("end_stall", iteration):
-            host.sleep(self._pause_ns(iteration))
+            host.sleep(self._pause_ns("end_stall", iteration))
         if self._acts("logging", iteration):
             with self._activity("logging", "logging/__init__.py(1477): info"):
                 yield from self._read_loss()
-                host.sleep(self._pause_ns(iteration))
+                host.sleep(self._pause_ns("logging", iteration))
         if self._acts("checkpoint", iteration):
             with self._activity("save_checkpoint", "torch/serialization.py(943): save"):
-                whole = self._pause_ns(iteration)
+                whole = self._pause_ns("checkpoint", iteration)
                 for _ in range(8):
                     size = round(whole / 16 * 48)
                     copy = host.launch(memcpy("DtoH", size, "hipMemcpyWithStream"))
@@ -185,11 +184,11 @@ class StyledTraining(Training):
     def _evaluate_between(self, iteration: int) -> Program:
         """Forward passes between two steps, of as many layers as take the time."""
         host = self.host
-        if not self._acts("evaluation", iteration):
+        cause = self._acts("evaluation", iteration)
+        if cause is None:
             return
-        assert self.cause is not None
         with self._activity("evaluation", "trainer.py(3012): evaluate"):
-            for number in range(round(self.cause.amount)):
+            for number in range(round(cause.amount)):
                 with host.labelled(Label(iteration, "other")):
                     for operation in self._layer_operations:
                         self._operate(operation, number % self.style.layers, taped=False)
@@ -266,7 +265,7 @@ class StyledTraining(Training):
             if current is None and step == 0 and self._acts("gc", label.iteration):
                 with self._activity("gc", "<built-in function collect>"):
                     yield list(host.activities)
-                    host.sleep(self._pause_ns(label.iteration))
+                    host.sleep(self._pause_ns("gc", label.iteration))
         if node.name == "FusedRmsNormBackward0" and label.operation in ("attn_n", "mlp_n"):
             self._reduce_tensor()
         with host.labelled(replace(label, phase="backward")), host.evaluate(forward, node):
@@ -414,51 +413,50 @@ class StyledTraining(Training):
                 kind, stream, self.sizes.tokens * c.HIDDEN, "BFloat16", after, group
             )
 
-    # The cause
+    # The causes
 
-    def _acts(self, kind: str, iteration: int) -> bool:
-        """Whether the cause is of this kind and acts on this rank in this iteration."""
-        cause = self.cause
-        return (
-            cause is not None
-            and cause.kind == kind
-            and cause.is_on(self.host.rank)
-            and iteration in cause.iterations
-        )
+    def _acts(self, kind: str, iteration: int) -> Cause | None:
+        """The cause of this kind that acts on this rank in this iteration."""
+        return self.style.cause_of(kind, self.host.rank, iteration)
 
-    def _pause_ns(self, iteration: int) -> float:
-        assert self.cause is not None
+    def _pause_ns(self, kind: str, iteration: int) -> float:
+        cause = self._acts(kind, iteration)
+        assert cause is not None
         random = Random(f"{self.style.seed}:pause:{iteration}")
-        return self.cause.amount * (0.97 + 0.06 * random.random())
+        return cause.amount * (0.97 + 0.06 * random.random())
 
     def _pause_in_layer(self, iteration: int, step: int, layer: int) -> Program:
         """What the host does at a layer of the first forward, with the GPU run dry."""
-        host, cause = self.host, self.cause
-        if cause is None or step or layer != self._paused_layer(cause, iteration):
-            return
-        if self._acts("hip_malloc", iteration):
+        host = self.host
+
+        def pauses(kind: str) -> bool:
+            cause = None if step else self._acts(kind, iteration)
+            return cause is not None and layer == self._paused_layer(cause, iteration)
+
+        if pauses("hip_malloc"):
             # The queue has run dry, as it does where a shape is new.
             yield from self._read_loss()
             allocated = host.call_runtime("hipMalloc", 1_500)
-            host.sleep(self._pause_ns(iteration))
+            host.sleep(self._pause_ns("hip_malloc", iteration))
             allocated.end_ns = host.now_ns
-        if self._acts("compile", iteration):
+        if pauses("compile"):
             frame = "torch/_dynamo/convert_frame.py(1133): _compile"
             with self._activity("torch.compile", frame):
                 yield list(host.activities)
-                host.sleep(self._pause_ns(iteration))
-        if self._acts("jitter", iteration):
+                host.sleep(self._pause_ns("compile", iteration))
+        if pauses("jitter"):
             yield from self._read_loss()
-            host.sleep(self._pause_ns(iteration))
-        if self._acts("hip_free", iteration) or self._acts("retries", iteration):
-            freed = host.call_runtime("hipFree", 1_500)
-            yield list(host.activities)
-            host.sleep(self._pause_ns(iteration))
-            freed.end_ns = host.now_ns
-            host.call_runtime("hipMalloc", 30_000)
-        if self._acts("late_host", iteration):
+            host.sleep(self._pause_ns("jitter", iteration))
+        for kind in ("hip_free", "retries"):
+            if pauses(kind):
+                freed = host.call_runtime("hipFree", 1_500)
+                yield list(host.activities)
+                host.sleep(self._pause_ns(kind, iteration))
+                freed.end_ns = host.now_ns
+                host.call_runtime("hipMalloc", 30_000)
+        if pauses("late_host"):
             yield from self._read_loss()
-            host.sleep(self._pause_ns(iteration))
+            host.sleep(self._pause_ns("late_host", iteration))
 
     def _paused_layer(self, cause: Cause, iteration: int) -> int | None:
         """The layer of the pause; of an allocator that retries, one of one rank at random."""
@@ -472,10 +470,10 @@ class StyledTraining(Training):
 
     def _items(self, iteration: int) -> Program:
         """Reads values back after a layer."""
-        if not self._acts("items", iteration):
+        cause = self._acts("items", iteration)
+        if cause is None:
             return
-        assert self.cause is not None
-        for _ in range(max(1, round(self.cause.amount / _WAKE_HOST_NS))):
+        for _ in range(max(1, round(cause.amount / _WAKE_HOST_NS))):
             yield from self._read_loss()
             self.host.sleep(_WAKE_HOST_NS)
 
@@ -483,12 +481,12 @@ class StyledTraining(Training):
         """Waits for the whole device after a layer, and prints something."""
         if self._acts("synchronises", iteration):
             yield from self.host.synchronise()
-            self.host.sleep(self._pause_ns(iteration))
+            self.host.sleep(self._pause_ns("synchronises", iteration))
 
     def _extra(self, operation: Operation, layer: int) -> None:
         """One operation more, that other layers, or GPUs, lack: in single precision and back."""
-        cause = self.cause
-        if cause is None or not self._acts("extra", self.host.label.iteration):
+        cause = self._acts("extra", self.host.label.iteration)
+        if cause is None:
             return
         if operation.name != cause.operation or cause.layer not in (None, layer):
             return

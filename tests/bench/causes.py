@@ -71,13 +71,13 @@ def _operation_in_layer(found: planted.Planted, run: Run) -> tuple[str, ...]:
 def _iterations(found: planted.Planted, _: Run) -> tuple[str, ...]:
     """One of the iterations; or every how many."""
     numbers = "|".join(map(str, found.cause.iterations))
-    return (rf"\biterations?\b.*\b(?:{numbers})\b|\bevery \w+",)
+    return (rf"\b(?:step|iteration)s?\b.*\b(?<!\.)(?:{numbers})\b(?!\.\d)|\bevery \w+",)
 
 
 def _every_iteration(found: planted.Planted, _: Run) -> tuple[str, ...]:
     """All of the iterations, in any order; or every how many."""
-    each = "".join(rf"(?=.*\b{number}\b)" for number in found.cause.iterations)
-    return (rf"{each}.*\biterations?\b|\bevery \w+",)
+    each = "".join(rf"(?=.*\b(?<!\.){number}\b(?!\.\d))" for number in found.cause.iterations)
+    return (rf"{each}.*\b(?:step|iteration)s?\b|\bevery \w+",)
 
 
 def _two_layers(found: planted.Planted, _: Run) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def _capped(found: planted.Planted, _: Run) -> tuple[str, ...]:
 
 
 def _since(found: planted.Planted, _: Run) -> tuple[str, ...]:
-    return (rf"(from|since) iteration {found.cause.iterations[0]}\b",)
+    return (rf"(from|since) (?:step|iteration) {found.cause.iterations[0]}\b",)
 
 
 _HOST: Final = r"\bhosts?\b|\bidle\b|launch"
@@ -211,6 +211,8 @@ class Finding(Struct, frozen=True):
     saving_ns: float | None
     low_ns: float | None
     high_ns: float | None
+    remedy: str
+    is_part: bool
 
 
 class Outcome(Struct, frozen=True):
@@ -273,6 +275,8 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
             number("saving_ns", row),
             number("saving_low_ns", row),
             number("saving_high_ns", row),
+            str(values["remedy"].cell(row) or "") if "remedy" in values else "",
+            number("part_of", row) is not None,
         )
         for row, label in enumerate(frame.labels)
         if values["rule"].cell(row) != WITHOUT_SAVING
@@ -295,7 +299,7 @@ def measure(
     found = findings_of(run)
     return Outcome(
         cause, truth.style, seed, size, truth.share, truth.cost_ns, truth.cause.gpus,
-        found, tuple(_rightness(each.detail, truth, run) for each in found),
+        found, tuple(rightness(each.detail, truth, run) for each in found),
     )  # fmt: skip
 
 
@@ -309,7 +313,8 @@ def _gpus_in(sentence: str) -> set[int]:
     }
 
 
-def _rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
+def rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
+    """How right a sentence is about what was planted: see `Outcome.ranks`."""
     expected, gpus = EXPECTED[truth.name], truth.cause.gpus
     named = _gpus_in(sentence.partition(";")[0])
     # The place of these is a link, or a stage.

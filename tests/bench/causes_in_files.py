@@ -74,7 +74,7 @@ class FoundInFile(Struct, frozen=True):
     @property
     def named(self) -> Finding | None:
         """The first finding that names it in its title; of one step it names that too."""
-        when = "" if self.step is None else rf"\biterations?\b.*\b{self.step}\b"
+        when = "" if self.step is None else rf"\b(?:step|iteration)s?\b.*\b{self.step}\b"
         right = (each for each in self.found if re.search(self.words, each.title, re.I))
         return next((each for each in right if re.search(when, each.detail)), None)
 

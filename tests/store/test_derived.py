@@ -20,6 +20,8 @@ import pytest
 from msgspec.structs import replace
 
 import chopper_core
+from chopper_core import findings
+from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model import run as run_module
@@ -34,8 +36,9 @@ from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.views import VIEWS, view_module
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.shared import kept_answers
+from chopper_core.views.shared import evidence, kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
+from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.demo import generated_files
@@ -127,6 +130,35 @@ def test_what_many_rows_open_is_not_worked_out_again(
     expected = _json(copy, "?view=findings")
     assert asked.take() == ["findings"] and _json(copy, "?view=findings") == expected
     assert asked.take() == ["findings"]
+
+
+def test_findings_are_explained_without_checking_them_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`?` on a card, its question for a replay, and whether there is one, of a run opened again."""
+    asked: list[View] = []
+
+    def counted(run: Run, view: View) -> Checked:
+        asked.append(view)
+        return checked(run, view)
+
+    monkeypatch.setattr(findings, "checked", counted)
+
+    def explained() -> list[object]:
+        run, view = cache.open_cached(str(copy)), View(str(copy))
+        assert knows_remedies(run, view) == bool(asked)
+        cards = [each for each in evidence.finding_cards(run, view, 9) if each.rule]
+        found = [
+            *(evidence.explained_finding(run, view, each) for each in cards),
+            *(remedy_of(run, view, each.text) for each in cards),
+        ]
+        assert isinstance(run.derived, Derived)
+        run.derived.wait()
+        return found
+
+    first, number = explained(), len(asked)
+    assert number and any(isinstance(each, str) and each for each in first)
+    assert explained() == first and len(asked) == number
 
 
 def test_a_damaged_value_is_worked_out_anew(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

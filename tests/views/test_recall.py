@@ -11,6 +11,7 @@ from chopper_core.findings import RULES
 from chopper_core.findings.rule import context_of
 from chopper_core.model.view import View
 from tests.bench import causes as bench
+from tests.bench import causes_together as together
 from tests.bench.causes import planted
 
 SILENT = tuple(style for style in planted.STYLES if not style.startswith("stages"))
@@ -106,3 +107,22 @@ def test_every_rule_stays_silent_in_a_run_that_it_could_judge() -> None:
     context = context_of(run, View(run.name))
     silent = {rule.name for rule in RULES if not list(rule.find(context))}
     assert {rule.name for rule in RULES} - silent == {"missing"}
+
+
+PAIRS = (
+    ("experts of one GPU with more tokens", "one operation slow in one layer"),
+    ("logging on all GPUs every third step", "a device synchronised in every layer"),
+    ("a throttled GPU", "one operation slow from then on"),
+    ("a stall of all hosts after the optimizer", "a host late in one layer, once"),
+)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("names", PAIRS)
+def test_two_causes_at_once_are_named_and_save_together_what_both_cost(
+    names: tuple[str, ...],
+) -> None:
+    """By GPU and place, each of its own size: what the run without it alone takes less."""
+    found = together.measure_together(names, 12)
+    assert found is not None and all(found.named) and all(found.sized), found.listed
+    assert found.is_together, (found.saved_ns, found.all_ns)

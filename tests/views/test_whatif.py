@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.analyses.asked import SEPARATOR, Steady, change_of, questions_of, selected
+from chopper_core.analyses.asked import Steady, change_of, questions_of, selected
 from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
 from chopper_core.columns.filter import only
@@ -21,12 +21,13 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostSteps
 from chopper_core.model.table import Kind
-from chopper_core.model.view import View
+from chopper_core.model.view import SEPARATOR, View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.whatif import question_about, straggler_metrics
+from chopper_core.views.shared.row_questions import question_about
+from chopper_core.views.whatif import straggler_metrics
 from tests.demo import demo_run, generated_run
 from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of

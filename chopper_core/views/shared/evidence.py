@@ -21,6 +21,7 @@ from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
+from chopper_core.views.shared.told_findings import ranges, told
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -38,28 +39,22 @@ _FEW: Final = 3
 
 def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
-    from chopper_core.findings import checked
-    from chopper_core.findings.parts import group_of
     from chopper_core.findings.rule import Group
-    from chopper_core.findings.sentences import finding_figures
 
-    found = checked(run, view)
+    found = told(run, view)
     cards, limits = list[Card](), []
-    group = Group.FIX
-    for (rule, finding), whose in found.placed:
-        if rule.name == _LIMIT:
-            limits.append(finding.detail.partition(": ")[0].partition(", ")[0])
+    group = Group.FIX.text
+    for each in found:
+        if each.rule == _LIMIT:
+            limits.append(each.brief.partition(": ")[0].partition(", ")[0])
             continue
-        # Without a trace there is no step to have a share of.
-        share = 0.0 if run.is_sampled_only else 100 * found.context.share(finding.worth_ns or 0.0)
-        text = "└ " * (whose is not None) + finding.title
-        figures, opens = finding_figures(finding), address.render(finding.evidence)
-        heading = "" if group_of(rule, finding) == group else group_of(rule, finding).text
-        group = group_of(rule, finding)
-        cards.append(Card(figures, text, opens, "", share, finding.confidence, rule.name, heading))
+        text, opens = "└ " * each.is_part + each.title, address.render(each.evidence)
+        heading = "" if each.group == group else each.group
+        group, share, sure = each.group, each.share_pct, each.confidence
+        cards.append(Card(each.figures, text, opens, "", share, sure, each.rule, heading))
     is_quiet = not run.is_sampled_only and sum(each.share_pct >= _REAL_PCT for each in cards) < _FEW
     if is_quiet:
-        has_products = any(rule.name == "products" for (rule, _), _ in found.placed)
+        has_products = any(each.rule == "products" for each in found)
         cards += opportunities(step_of(run, view), has_products=has_products)
     shown = address.render(replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}"))
     if is_quiet and len(cards) < _FEW:
@@ -72,9 +67,9 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 def number_of_findings(run: Run, view: View) -> str:
     """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
-    from chopper_core.findings import checked, count_findings
+    from chopper_core.findings import count_findings
 
-    number, parts = count_findings(checked(run, view))
+    number, parts = count_findings([each.is_part for each in told(run, view)])
     return f"{number or 'none'}{parts}"
 
 
@@ -118,47 +113,27 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
 
 def explained_finding(run: Run, view: View, card: Card) -> Explained:
     """A finding in full, what its rule looks for, its thresholds, and what its figures are."""
-    from chopper_core.findings import checked
-    from chopper_core.findings.sentences import detail_of
+    from chopper_core.findings import rules_of
 
-    lines, known = [("enter", f"opens the evidence, {clean(card.address)}")], checked(run, view)
-    for (rule, finding), _ in known.placed:
-        if finding.title != card.text.removeprefix("└ "):
+    lines = [("enter", f"opens the evidence, {clean(card.address)}")]
+    rules = {each.name: each for each in rules_of(run)}
+    for place, finding in enumerate(told(run, view)):
+        if finding.title != card.text.removeprefix("└ ") or finding.rule not in rules:
             continue
-        low, high = known.range_ns(rule, finding)
-        is_known = low is not None and high is not None
-        ends = f"; here {time(round(low or 0))} to {time(round(high or 0))}" if is_known else ""
+        rule, ends = rules[finding.rule], ""
+        low, high = ranges(run, view)[place] if finding.remedy else (None, None)
+        if low is not None and high is not None:
+            ends = f"; here {time(round(low))} to {time(round(high))}"
         found = [
-            (finding.title, detail_of(known.context, finding)),
+            (finding.title, finding.detail),
             *(("try", each) for each in finding.advice),
             (f"rule {rule.name}", rule.looks_for),
             ("costs", rule.cost),
-            *([("saves", f"by replay of: {finding.remedy}{ends}")] if finding.is_replayed else []),
+            *([("saves", f"by replay of: {finding.remedy}{ends}")] if finding.remedy else []),
             *lines,
         ]
         return [*found, *((e.name, f"{e.value:g} {e.unit}: {e.why}") for e in rule.thresholds)]
     return lines
-
-
-def remedy_of(run: Run, view: View, title: str) -> str:
-    """The what-if question of a finding of the run; empty where no replay removes it."""
-    from chopper_core.findings import checked
-
-    found = checked(run, _whole(view)).placed
-    text = title.removeprefix("└ ")
-    named = (each.remedy for (_, each), _ in found if each.title == text and each.is_replayed)
-    return next(named, "")
-
-
-def knows_remedies(run: Run, view: View) -> bool:
-    """Whether `remedy_of` answers at once: its findings may not have been checked yet."""
-    from chopper_core.findings import is_checked
-
-    return is_checked(run, _whole(view))
-
-
-def _whole(view: View) -> View:
-    return View(view.run, overrides=view.overrides)
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:

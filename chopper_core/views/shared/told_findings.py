@@ -1,0 +1,126 @@
+"""Findings in words and figures, without all that they were worked out of: kept with a run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+
+if TYPE_CHECKING:
+    from chopper_core.findings import Checked  # what was kept needs no rule
+
+Ends = tuple[float | None, float | None]
+"""Of the range of what a finding saves, in ns; None without a replay."""
+
+
+class ToldFinding(Struct, frozen=True):
+    """A finding as it is shown, in the order of all of a scope."""
+
+    rule: str
+    group: str
+    is_part: bool
+    """Whether it is a part of the last one before it that isn't."""
+    title: str
+    brief: str
+    """Its detail without why it saves more or less than it costs."""
+    detail: str
+    advice: tuple[str, ...]
+    figures: tuple[str, ...]
+    """What it costs and saves."""
+    evidence: View
+    confidence: int
+    share_pct: float
+    """What it saves, else what it costs, in % of the step; without a trace 0."""
+    remedy: str
+    """The question that replays the steps without it; empty without a replay."""
+
+
+def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
+    """The findings of a view's scope; raises NothingToShow."""
+    key = _told_key(view)
+
+    def made() -> tuple[ToldFinding, ...]:
+        from chopper_core.findings import checked
+
+        return _told(checked(run, view))
+
+    return run.memo(key, lambda: run.kept(key, tuple[ToldFinding, ...], made, tuple, tuple))
+
+
+def is_told(run: Run, view: View) -> bool:
+    """Whether `told` answers at once: it was asked before, or kept with the run's files."""
+    key = _told_key(view)
+    if run.memo.has(key):
+        return True
+    known = run.recalled(key, tuple[ToldFinding, ...], tuple)
+    if known is None:
+        return False
+    run.memo(key, lambda: known)
+    return True
+
+
+def remedy_of(run: Run, view: View, title: str) -> str:
+    """The what-if question of a finding of the run; empty where no replay removes it."""
+    text = title.removeprefix("└ ")
+    found = told(run, _whole(view))
+    return next((each.remedy for each in found if each.title == text and each.remedy), "")
+
+
+def knows_remedies(run: Run, view: View) -> bool:
+    """Whether `remedy_of` answers at once: its findings may not have been checked yet."""
+    return is_told(run, _whole(view))
+
+
+def _whole(view: View) -> View:
+    return View(view.run, overrides=view.overrides)
+
+
+def ranges(run: Run, view: View) -> tuple[Ends, ...]:
+    """The ends of the range of what each finding of a view's scope saves; takes as long again."""
+    key = "ranges", *_scope(view)
+
+    def made() -> tuple[Ends, ...]:
+        from chopper_core.findings import checked
+
+        known = checked(run, view)
+        return tuple(known.range_ns(*each) for each, _ in known.placed)
+
+    return run.memo(key, lambda: run.kept(key, tuple[Ends, ...], made, tuple, tuple))
+
+
+def _told_key(view: View) -> tuple[Hashable, ...]:
+    return "told", *_scope(view)
+
+
+def _scope(view: View) -> tuple[Hashable, ...]:
+    """What of a view its findings depend on."""
+    return view.path, view.order, view.signal, view.overrides, view.cut
+
+
+def _told(known: Checked) -> tuple[ToldFinding, ...]:
+    from chopper_core.findings.parts import group_of
+    from chopper_core.findings.sentences import detail_of, finding_figures
+
+    context = known.context
+    has_steps = not context.run.is_sampled_only
+    return tuple(
+        ToldFinding(
+            rule=rule.name,
+            group=group_of(rule, finding).text,
+            is_part=whose is not None,
+            title=finding.title,
+            brief=finding.detail,
+            detail=detail_of(context, finding),
+            advice=finding.advice,
+            figures=finding_figures(finding),
+            evidence=finding.evidence,
+            confidence=finding.confidence,
+            share_pct=100 * context.share(finding.worth_ns or 0.0) if has_steps else 0.0,
+            remedy=finding.remedy if finding.is_replayed else "",
+        )
+        for (rule, finding), whose in known.placed
+    )
