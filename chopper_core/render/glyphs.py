@@ -17,7 +17,7 @@ STAND_INS: Final = str.maketrans(
     dict.fromkeys("─━▔–—", "-")
     | dict.fromkeys("│┃▏▎▊▐▌", "|")
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯±", "+")
-    | {"▪": "#"}
+    | {"▪": "#", "★": "*"}
     | dict.fromkeys("●•", "*")
     | {"○": ".", "□": ".", "■": "#", "▾": "-", "▸": "+"}
     | dict.fromkeys("↑▲", "^")
@@ -68,6 +68,8 @@ class Glyphs(Struct, frozen=True):
     """A line within a cell, from its top to its bottom."""
     meter: str = "#."
     """A cell of a meter, filled and empty."""
+    best: str = "*"
+    """Before the best figure of a column."""
     in_colour: bool = False
     """Whether colours distinguish kinds and magnitudes; without them patterns and levels do."""
     has_few: bool = False
@@ -121,6 +123,7 @@ UNICODE: Final = Glyphs(
     "▆",
     "▔─▁",
     "■□",
+    "★",
 )
 ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
 

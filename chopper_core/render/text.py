@@ -252,8 +252,8 @@ def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None
                 tint = Tint(marks[at - 1][place])
                 if colour := _HTML_INKS.get(INKS[metrics[at - 1].signed][tint]):
                     style += f";font-weight:600;color:{colour}"
-                    is_change = metrics[at - 1].signed
-                    text = sign_of(tint, UNICODE.up, UNICODE.down) * (not is_change) + text
+                    if not metrics[at - 1].signed:
+                        text = sign_of(tint, UNICODE.up, UNICODE.down, UNICODE.best) + text
             line += f"<{tag} style='{style}'>{escape(text)}</{tag}>"
         return f"<tr>{line}</tr>"
 

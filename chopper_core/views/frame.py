@@ -95,6 +95,8 @@ class Frame(Struct, frozen=True, eq=False):
     """The columns whose total covers only some GPUs of the node."""
     extrapolated_total: frozenset[str] = frozenset()
     """The columns whose total is marked as extrapolated."""
+    best: Mapping[str, Mask] = {}
+    """Column → the rows with its best figure, in a table of what can be chosen from."""
     quality: tuple[Doubt, ...] = ()
     """The doubts about the data of its run, the worst first; their notes are among `notes`."""
 

@@ -315,7 +315,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
     columns = zip_longest(*(card.figures for card in cards), fillvalue="")
     widths = [max(map(len, each)) for each in columns]
     cells = sum(widths) + _GAP * max(len(widths) - 1, 0) if in_row else max(widths, default=0)
-    cells = max(cells, len(glyphs.missing))
+    cells = max(cells, len(glyphs.missing) * any(card.figures for card in cards))
     longest = max((card.share_pct for card in cards), default=0.0)
     signs = [_signs(card, longest, glyphs) for card in cards]
     taken = max(map(width_of, signs), default=0)
@@ -370,7 +370,7 @@ def _signs(card: Card, longest: float, glyphs: Glyphs) -> Line:
 
 def _figures(card: Card, widths: list[int], cells: int, in_row: bool, glyphs: Glyphs) -> list[str]:
     if not card.figures:
-        return [glyphs.missing.rjust(cells) if card.text else ""]
+        return [glyphs.missing.rjust(cells) if card.text and cells else ""]
     if in_row:
         padded = (text.rjust(width) for text, width in zip(card.figures, widths, strict=False))
         return [(" " * _GAP).join(padded).ljust(cells)]

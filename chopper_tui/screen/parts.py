@@ -15,6 +15,7 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widget import Widget
 
+from chopper_core.columns import Metric
 from chopper_core.model.charts import Chart, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter
@@ -120,7 +121,7 @@ class ScreenParts(SteadyScreen[None]):
         self.cell: Cell = (0, 0)
         """The cursor in the view's picture, as the picture's drawer reads it."""
         self.lens = WHOLE
-        self._seen: tuple[tuple[Frame, Lens, bool], Sequence[Chart]] | None = None
+        self._seen: tuple[tuple[Frame, Lens, bool, bool], Sequence[Chart]] | None = None
         self.actions = {action.id: action for action in actions}
         self.config = config
         self.chart = config.chart or CHART_SIZES[0]
@@ -242,7 +243,8 @@ class ScreenParts(SteadyScreen[None]):
         """The panel that has the keys: the one they were given to, or else the main one."""
         if self._holder is not None and self._holder.takes_keys:
             return self._holder
-        return self.table if self.has_table_drawn or not self.cards.takes_keys else self.cards
+        is_listed = self.has_table_drawn or isinstance(self.run, SeveralRuns)
+        return self.table if is_listed or not self.cards.takes_keys else self.cards
 
     def give_keys(self, panel: Listing | None) -> None:
         """Give the keys to a panel, or to the main one."""
@@ -284,14 +286,20 @@ class ScreenParts(SteadyScreen[None]):
     @property
     def charts(self) -> Sequence[Chart]:
         """The charts of the view; in panels without those that bars of the table repeat."""
-        in_cells = self.data.bars.values() if self._sizes.get("-panels") else ()
+        is_in_cells = self._sizes.get("-panels") and not self._has_parts_above
+        in_cells = self.data.bars.values() if is_in_cells else ()
         every = self.frame.charts or self.data.states
         return tuple(each for each in every if not any(each is other for other in in_cells))
 
     @property
+    def _has_parts_above(self) -> bool:
+        """Whether the parts of runs have a picture where their table could have them."""
+        return self._sizes.get("-large", False) and isinstance(self.run, SeveralRuns)
+
+    @property
     def _charts_seen(self) -> Sequence[Chart]:
         """The charts of the view; the same objects as long as nothing changes."""
-        key = self.frame, self.lens, self._sizes.get("-panels", False)
+        key = self.frame, self.lens, self._sizes.get("-panels", False), self._has_parts_above
         if self._seen is None or self._seen[0] != key:
             self._seen = key, [seen(chart, self.lens) for chart in self.charts]
         return self._seen[1]
@@ -359,6 +367,7 @@ class ScreenParts(SteadyScreen[None]):
         if sizes != self._sizes:
             self._sizes = sizes
             self.update_classes(sizes, animate=False)
+        self.table.has_parts_above = self._has_parts_above
         heights = self._heights(sizes)
         if heights == self._arranged:
             return
@@ -617,6 +626,15 @@ class ScreenParts(SteadyScreen[None]):
             row, width = self.table.cursor, self.size.width
             text = pointed_text(self.frame, self.lanes, row, width, self.table.glyphs)
             self.status.put(pointed=text)
+
+    def explain_column(self, column: Metric | None) -> None:
+        """Show what a column is in the line under the table; None: what stood there."""
+        if column is None:
+            self.status.put(pointed="")
+            self.follow_cursor()
+        else:
+            text = f"{column.title}: {' '.join(column.definition.split())}"
+            self.status.put(message="", is_error=False, pointed=text)
 
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""

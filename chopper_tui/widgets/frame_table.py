@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Lanes, lanes_of_rows
 from chopper_core.render.cells import crumb, level_title
 from chopper_core.util.errors import UsageError
@@ -44,6 +45,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     layout_plan: TableLayout | None = None
     data: ScreenData | None = None
     bars: Mapping[str, BarChart] = {}
+    has_parts_above = False
+    """Whether a picture above it shows the parts of its bars."""
     full: Mapping[str, float] = {}
     inks_of_rows: Sequence[str] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
@@ -59,6 +62,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     added = ""
     """The column that was added last, which is always visible."""
     _planned_width = 0
+    _pointed = ""
+    """The column whose heading is under the pointer."""
     _lanes: Lanes | None = None
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
@@ -183,6 +188,21 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         elif y > 0 and row < self.rows:
             self.move_to(row)
 
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Explain the heading under the pointer."""
+        is_heading = event.y == self.gutter.top and self.layout_plan is not None
+        x = event.x - self.gutter.left
+        self._point_at(self.layout_plan.column_at(x) if self.layout_plan and is_heading else None)
+
+    def on_leave(self) -> None:
+        self._point_at(None)
+
+    def _point_at(self, column: Metric | None) -> None:
+        name = "" if column is None else column.name
+        if name != self._pointed:
+            self._pointed = name
+            self.explorer.explain_column(column)
+
     def turn_columns(self, way: int) -> None:
         """Show the columns after those on the screen, or those before."""
         plan_ = self.layout_plan
@@ -202,8 +222,9 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def _lay_out(self, frame: Frame) -> None:
         width, glyphs, lanes = self.size.width, self.glyphs, self._lanes
         # Parts need a legend, which is in a panel's border; elsewhere their chart has it.
+        has_parts = self.is_panel and not self.has_parts_above
         bars = {
-            name: each for name, each in self.bars.items() if self.is_panel or len(each.series) == 1
+            name: each for name, each in self.bars.items() if has_parts or len(each.series) == 1
         }
         wanted: list[Sparks | LaneLines]
         if lanes is not None:

@@ -12,19 +12,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import chopper_core as chopper
 from chopper_core.analyses.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.analyses.step_traffic import LINKS
+from chopper_core.answers.opening import holds_several
 from chopper_core.columns import METRICS
 from chopper_core.extensions.runs import run_set as runs
-from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL, TREE
-from chopper_core.extensions.runs.run_rows import RunRow
+from chopper_core.extensions.runs.figures import (
+    LARGEST,
+    LEAST,
+    MEAN,
+    RUN_COLUMNS,
+    STEP_PARTS,
+    TOTAL,
+    TREE,
+)
+from chopper_core.extensions.runs.run_rows import Reading, RunRow
 from chopper_core.extensions.runs.run_set import RunSet, open_runs
+from chopper_core.ingest import discovery
 from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import render
+from chopper_core.model.charts import BarChart, Cards
 from chopper_core.model.settings import in_name
+from chopper_core.model.table import empty_table
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, NothingToShow, UsageError
 from chopper_core.views.query import query
@@ -110,7 +123,54 @@ def test_every_cell_is_a_figure_of_show(
     whole = shown(capsys, "show", f"{path}?columns={','.join(root)}")["total"]
     assert {each: row[each] for each in root} == {each: whole[each] for each in root}  # type: ignore[index]
     checked = check_cells(capsys, path, row, tokens=8 * 8192)
-    assert checked == set(RUN_COLUMNS) - {"window_ns", "window_energy_j"}
+    parts = {
+        each["name"]: each["part_ns"]
+        for each in shown(capsys, "show", f"{path}?view=throughput&by=part")["rows"]  # type: ignore[attr-defined]
+    }
+    comm, copies, idle = (parts.pop(each, 0.0) for each in ("communication", "copies", "launch"))
+    wanted = (sum(parts.values()), comm, copies, idle)
+    assert [row[each] for each in STEP_PARTS] == pytest.approx(wanted, rel=1e-9)
+    assert sum(wanted) == pytest.approx(row["step_time_ns"], rel=1e-9)
+    assert checked == set(RUN_COLUMNS) - {"window_ns", "window_energy_j", *STEP_PARTS}
+
+
+def test_runs_show_their_steps_in_parts_the_best_figures_and_findings() -> None:
+    def run(name: str, step: float, idle: float, **more: float | str) -> RunRow:
+        parts = dict(zip(STEP_PARTS, (step - idle, 0.0, 0.0, idle), strict=True))
+        figures = {"step_time_ns": step, "run_tokens_per_s": 1e12 / step, **parts, **more}
+        return RunRow(name, name, figures=figures)
+
+    rows = (
+        run("slow", 3e6, 1e6, mfu_pct=30.0, straggler="GPU 1", j_per_token=2.0),
+        run("fast", 2e6, 5e5, mfu_pct=41.0, j_per_token=1.0),
+        run("as good", 2.002e6, 5e5, mfu_pct=40.9, j_per_token=1.5),
+    )
+    several = RunSet("all", empty_table(), (), (), reading=lambda wait: Reading(rows))
+    frame = several.frame(View("all", name="runs"), wait=False)
+    shown = [each.name for each in frame.columns]
+    assert shown[:4] == ["gpus", "step_time_ns", "run_tokens_per_s", "mfu_pct"]
+    assert "straggler" in shown and not set(STEP_PARTS) & set(shown)
+    best = {name: rows.tolist() for name, rows in frame.best.items()}
+    assert best["step_time_ns"] == best["mfu_pct"] == [False, True, True]
+    assert best["j_per_token"] == [False, True, False]
+    bars, cards = frame.charts
+    assert isinstance(bars, BarChart) and isinstance(cards, Cards)
+    assert {each.name: each.numbers.tolist() for each in bars.series} == {
+        "compute": [2.0, 1.5, 1.502],
+        "idle": [1.0, 0.5, 0.5],
+    }
+    assert cards.cards[0].text.startswith("fast is the fastest: ")
+    assert frame.headline == ("3 runs: 3 ok; fast is the fastest: 500000 tok/s",)
+    # While others are read, the best of those that are isn't the best of all.
+    early = replace(several, reading=lambda wait: Reading(rows, 1))
+    frame = early.frame(View("all", name="runs"), wait=False)
+    assert not frame.best and frame.headline == ("4 runs: 3 ok, 1 being read",)
+    # Steps of other work aren't compared, and telemetry alone has none that is split.
+    rows = (*rows[:1], RunRow("log", "log", {"sequence": 8}, figures={"step_time_ns": 1e6}))
+    frame = several.frame(View("all", name="runs"), wait=False)
+    assert "step_time_ns" not in frame.best
+    (bars,) = (each for each in frame.charts if isinstance(each, BarChart))
+    assert bars.series[-1].name == "not split"
 
 
 @pytest.mark.sweep
@@ -379,16 +439,17 @@ def test_a_directory_is_searched_once_for_each_state_of_it(
     sweep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[str] = []
-    search = runs.find_runs
+    search = find_runs
 
     def counted(names: Sequence[str]) -> list[FoundRun]:
         searched.extend(names)
         return search(names)
 
-    monkeypatch.setattr(runs, "find_runs", counted)
+    monkeypatch.setattr(discovery, "find_runs", counted)
 
     def found() -> list[str]:
         searched.clear()
+        assert holds_several(str(sweep), use_cache=True)
         whole = open_runs("set", [str(sweep)], jobs=1)
         while whole.reading(True).waiting:
             pass
@@ -396,7 +457,7 @@ def test_a_directory_is_searched_once_for_each_state_of_it(
 
     trace(sweep / "mbs1")
     trace(sweep / "mbs2")
-    assert found() == ["mbs1", "mbs2"] and searched
+    assert found() == ["mbs1", "mbs2"] and len(searched) == 1
     assert found() == ["mbs1", "mbs2"] and not searched
     (sweep / "mbs4").mkdir()  # A run that wrote nothing.
     assert found() == ["mbs1", "mbs2", "mbs4"] and searched

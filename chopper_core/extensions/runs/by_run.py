@@ -18,7 +18,8 @@ from chopper_core.columns.filter import FilterRows, shown_of
 from chopper_core.extensions.runs.run_rows import FAILED, RunRow, RunRows
 from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows, terms_on_runs
 from chopper_core.graph.process_groups import nodes_of
-from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
+from chopper_core.model import address
+from chopper_core.model.charts import BarChart, Card, Cards, Chart, HeatMap, Series
 from chopper_core.model.parallel import SHARING, layout_of_settings
 from chopper_core.model.run import Run, located
 from chopper_core.model.units import drawn_in
@@ -52,8 +53,25 @@ def dispatch_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     if view.name in (*SET_VIEWS, "findings"):
         own = import_module(f"chopper_core.extensions.runs.{view.name}")
         found: Frame = own.set_frame(run, view, wait=wait)
-        return found
+        return _with_findings(run, found) if view.name == RUNS else found
     return _frame_by_run(run, view, view_spec(view.name), wait=wait)
+
+
+def _with_findings(run: RunRows, found: Frame) -> Frame:
+    """A table of runs with its findings below it, once all of them are read."""
+    from chopper_core.extensions.runs.findings import findings_of_runs
+
+    view = View(run.name, name="findings", by=found.view.by, filter=found.view.filter)
+    rows = [] if found.is_pending else shown_rows(run, view)[0]
+    findings = findings_of_runs(rows, view) if len(rows) > 1 else []
+    cards = [
+        Card((), each.title, address.render(each.evidence), sure=each.confidence)
+        for each in findings
+    ]
+    if not cards:
+        return found
+    number = str(len(cards))
+    return replace(found, charts=(*found.charts, Cards("findings", tuple(cards), number=number)))
 
 
 def _frame_by_run(run: RunRows, view: View, spec: ViewSpec, *, wait: bool) -> Frame:

@@ -114,6 +114,22 @@ def _traffic_columns() -> Iterator[RunColumn]:
         )
 
 
+STEP_PARTS: Final = {
+    "compute_step_ns": "compute",
+    "exposed_comm_step_ns": "exposed communication",
+    "exposed_copy_step_ns": "exposed copies",
+    "idle_step_ns": "idle",
+}
+"""The parts of step_time_ns, which add up to it."""
+
+
+def _part_columns() -> Iterator[RunColumn]:
+    for name, title in STEP_PARTS.items():
+        better = 0 if name == "compute_step_ns" else LOWER
+        text = f"The part of step_time_ns that is {title}; the parts add up to it."
+        yield _derived(name, "ns", title, better, text, "the run has no complete step")
+
+
 # fmt: off
 _OWN: Final = (
     _of_view("step_time_ns", "ns", "step", LOWER, "throughput", "iteration_ns", TOTAL,
@@ -122,6 +138,15 @@ _OWN: Final = (
              "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of"
              " a step are global_batch x sequence of the settings; else tokens_per_s of a GPU x "
              "all ranks.", _NO_TOKENS),
+    _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "mfu_pct", TOTAL,
+             "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
+             " time. Recomputation is no FLOP of the model."),
+    _derived("straggler", "", "straggler", 0,
+             "The GPU that the others wait for (see the view ranks).",
+             "no GPU delays the others"),
+    _derived("straggler_delay_ns", "ns", "delay", LOWER,
+             "How long the straggler delays a step: its `delay_ns` of the view ranks.",
+             "no GPU delays the others, or no collective is complete"),
     _derived("samples_per_s", "1/s", "samples", HIGHER,
              "global_batch of the settings / step_time_ns.", _NO_BATCH),
     _of_view("tokens_per_s", "tok/s", "tok/s/GPU", HIGHER, "throughput", "tokens_per_s", TOTAL,
@@ -168,17 +193,9 @@ _OWN: Final = (
              "Exposed communication in % of the GPUs' time."),
     _of_view("idle_pct", "%", "idle", LOWER, "overheads", "idle_pct", TOTAL),
     _of_view("bubble_pct", "%", "bubble", LOWER, "pipeline", "bubble_pct", TOTAL),
-    _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "mfu_pct", TOTAL,
-             "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
-             " time. Recomputation is no FLOP of the model."),
     _of_view("hfu_pct", "%", "HFU", HIGHER, "overheads", "hfu_pct", TOTAL,
              "Hardware FLOPs utilization: as mfu_pct, with the FLOPs of recomputation."),
-    _derived("straggler", "", "straggler", 0,
-             "The GPU that the others wait for (see the view ranks).",
-             "no GPU delays the others"),
-    _derived("straggler_delay_ns", "ns", "delay", LOWER,
-             "How long the straggler delays a step: its `delay_ns` of the view ranks.",
-             "no GPU delays the others, or no collective is complete"),
+    *_part_columns(),
 )
 # fmt: on
 RUN_COLUMNS: Final = {each.metric.name: each for each in _OWN}
@@ -195,6 +212,7 @@ _TRAFFIC: Final = tuple(f"{link}_{way}_step_bytes" for link in LINKS for way in 
 SHOWN_ON_REQUEST: Final = (
     *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz", "hfu_pct"),
     *(f"{link}_{what}_bytes" for link in LINKS for what in ("in_step", "out_step", "token")),
+    *STEP_PARTS,
 )
 """Those of them that are no default columns; nor are those that no run has."""
 
@@ -292,6 +310,8 @@ def figures_of_run(run: Run) -> RunRow:
         if "step_time_ns" in figures:
             steps = step_parts_of(run, View(run.name))
             steps_ns = tuple(steps.each_ns[steps.steady].tolist())
+            *computing, comm, copies, idle = steps.means_ns.tolist()
+            figures |= zip(STEP_PARTS, (sum(computing), comm, copies, idle), strict=True)
         reason = _problem(run)
         status = PARTIAL if reason else OK
         if not steps_ns:

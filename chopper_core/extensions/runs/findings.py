@@ -1,7 +1,6 @@
 """Findings of a set of runs: the fastest, the coolest at equal speed, the cheapest, the failed.
 
-Runs of one model are compared. Two are equally fast where their steps don't differ beyond
-noise: the Wilcoxon-Mann-Whitney test of `determinism`, adjusted for the number of runs.
+Runs of one model are compared.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.significance import LEVEL, adjusted, unpaired
 from chopper_core.columns import worded
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_rows import (
@@ -24,14 +22,14 @@ from chopper_core.extensions.runs.run_rows import (
     settings_of,
 )
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
+from chopper_core.extensions.runs.speed import MODEL, Speed, common_figure, number_of, speed_of
 from chopper_core.findings.rule import CONFIDENCE, DETAIL, Confidence, Finding, Threshold
-from chopper_core.findings.titles import one_line
+from chopper_core.findings.titles import of_name, one_line
 from chopper_core.model.phrases import count, listed, percent
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import grouped_by, median_of
+from chopper_core.util.grouping import grouped_by
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 
@@ -45,16 +43,11 @@ THROTTLED: Final = Threshold(
     "share of throttled time above that of the least throttled run", 5.0, "%",
     "throttling varies with the room's temperature",
 )  # fmt: skip
-_SPEEDS: Final = ("run_tokens_per_s", "samples_per_s", "step_time_ns")
 _ENERGIES: Final = ("j_per_token", "j_per_sample", "j_per_step")
-_PER_STEP: Final = ("step_time_ns", "j_per_step")
-_SAME_WORK: Final = ("global_batch", "sequence")
-"""Settings that must be the same where steps are compared, not tokens or samples."""
 _STEP: Final = "step_time_ns"
 _HEAT: Final = "gpu_hotspot_c"
 _PEAK: Final = "peak_hotspot_c"
 _COLUMNS: Final = (_HEAT, _PEAK, "gpu_power_w", "gpu_mhz", "gpu_throttled_pct")
-MODEL: Final = "model"
 
 
 class _RunGroup(Struct, frozen=True):
@@ -68,7 +61,7 @@ class _RunGroup(Struct, frozen=True):
     def by(self, figure: str) -> list[RunRow]:
         """The runs that have a figure, the one with least of it first."""
         known = [row for row in self.rows if figure in row.figures]
-        return sorted(known, key=lambda row: _number(row, figure))
+        return sorted(known, key=lambda row: number_of(row, figure))
 
     def finding(
         self, sentence: str, figure: str, *more: str, sure: Confidence = Confidence.MEDIUM
@@ -82,23 +75,6 @@ class _RunGroup(Struct, frozen=True):
         prefix = f"{self.where.partition(':')[2]}: " if self.where else ""
         text = f"{prefix}{sentence}"
         return Finding(_title(text), text, evidence, sure)
-
-
-class Speed(Struct, frozen=True, eq=False):
-    """The runs of a group by their speed, the fastest first."""
-
-    figure: str
-    rows: tuple[RunRow, ...]
-    values: Float64
-    """More is faster."""
-    chances: Float64
-    """How likely chance alone makes the steps of a run differ so much from the fastest's;
-    NaN where there are too few steps."""
-
-    @property
-    def equal(self) -> tuple[int, ...]:
-        """The places of the runs as fast as the fastest within noise, which is the first."""
-        return (0, *np.flatnonzero(self.chances >= LEVEL).tolist())
 
 
 def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
@@ -146,45 +122,11 @@ def _of_group(group: _RunGroup) -> Iterator[Finding]:
     yield from _throttled(group)
 
 
-def speed_of(rows: Sequence[RunRow]) -> Speed | None:
-    """The runs that have the best figure of speed that two of them have; None without one."""
-    figure = _common(rows, _SPEEDS)
-    if figure is None:
-        return None
-    known = [row for row in rows if figure in row.figures]
-    values = np.array([_number(row, figure) for row in known])
-    values = values if is_better(figure) == HIGHER else 1.0 / values
-    order = np.argsort(-values, kind="stable")
-    ordered = [known[place] for place in order.tolist()]
-    first = _of_iterations(ordered[0], float(values[order[0]]))
-    chances = [np.nan]
-    for place, row in zip(order[1:].tolist(), ordered[1:], strict=True):
-        chances.append(unpaired(_of_iterations(row, float(values[place])), first))
-    return Speed(figure, tuple(ordered), values[order], adjusted(np.array(chances)))
-
-
-def _common(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
-    """The first figure that all runs with any of them have, of steps only if the work is equal."""
-    timed = [row for row in rows if any(name in row.figures for name in figures)]
-    if len(timed) < 2:
-        return None
-    is_same_work = len({tuple(row.settings.get(name) for name in _SAME_WORK) for row in timed}) == 1
-    for name in figures:
-        if all(name in row.figures for row in timed) and (is_same_work or name not in _PER_STEP):
-            return name
-    return None
-
-
-def _of_iterations(row: RunRow, value: float) -> Float64:
-    steps = np.array(row.steps_ns, np.float64)
-    return value * median_of(steps) / steps if len(steps) else steps
-
-
 def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     first, second = speed.rows[:2]
     on_gpus = ""
     if len({row.figures.get("gpus") for row in speed.rows}) > 1:
-        on_gpus = f" on {_number(first, 'gpus'):.0f} GPUs"
+        on_gpus = f" on {number_of(first, 'gpus'):.0f} GPUs"
     equal = [speed.rows[place].name for place in speed.equal[1:]]
     how = f"{percent(speed.values[0] / speed.values[1] - 1)} faster than {second.name}"
     if equal:
@@ -204,7 +146,7 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
 
 def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
     """The run to take of those equally fast, by temperature; else what the coolest costs."""
-    rows, heats = speed.rows, np.array([_number(row, _HEAT) for row in speed.rows])
+    rows, heats = speed.rows, np.array([number_of(row, _HEAT) for row in speed.rows])
     if not np.isfinite(heats[0]) or np.isfinite(heats).sum() < 2:
         return
     equal = [place for place in speed.equal if np.isfinite(heats[place])]
@@ -215,9 +157,9 @@ def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
     is_same = heats[hottest] - heats[best] < COOLER.value
     names = listed(rows[place].name for place in equal)
     if is_same:
-        text = f"{names} are equally fast and, within a degree, equally hot: {_degrees(cool)}"
+        text = f"{names} are equally fast and equally hot, within a degree: {_degrees(cool)}"
         if not is_choice:
-            text = f"{names}, the fastest, is also the coolest within a degree: {_degrees(hot)}"
+            text = f"{names} is as cool as the coolest: {_degrees(hot)}; no run is faster"
     elif is_choice:
         text = (
             f"{cool.name} is the coolest at equal speed: {_degrees(cool)}, against "
@@ -234,7 +176,7 @@ def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
 
 def _cool(group: _RunGroup) -> Iterator[Finding]:
     known = group.by(_HEAT)
-    if len(known) > 1 and _number(known[-1], _HEAT) - _number(known[0], _HEAT) >= COOLER.value:
+    if len(known) > 1 and number_of(known[-1], _HEAT) - number_of(known[0], _HEAT) >= COOLER.value:
         yield group.finding(
             f"{known[0].name} is the coolest: {_degrees(known[0])}, against "
             f"{_degrees(known[-1])} of {known[-1].name}; their speed is unknown",
@@ -243,11 +185,11 @@ def _cool(group: _RunGroup) -> Iterator[Finding]:
 
 
 def _cheapest(group: _RunGroup) -> Iterator[Finding]:
-    figure = _common(group.rows, _ENERGIES)
+    figure = common_figure(group.rows, _ENERGIES)
     if figure is None:
         return
     best, second = group.by(figure)[:2]
-    less = 1 - _number(best, figure) / _number(second, figure)
+    less = 1 - number_of(best, figure) / number_of(second, figure)
     is_same = less < LESS_ENERGY.share
     than = f"{second.name} the same within a percent"
     yield group.finding(
@@ -263,11 +205,11 @@ def _throttled(group: _RunGroup) -> Iterator[Finding]:
         known = group.by(figure)
         if len(known) < 2:
             continue
-        least, most = known[0], max(known, key=lambda row: _number(row, figure))
-        if _number(most, figure) - _number(least, figure) >= THROTTLED.value:
+        least, most = known[0], max(known, key=lambda row: number_of(row, figure))
+        if number_of(most, figure) - number_of(least, figure) >= THROTTLED.value:
             yield group.finding(
-                f"{most.name} is throttled most, {_number(most, figure):.0f} % of the time, and "
-                f"{least.name} least, {_number(least, figure):.0f} %",
+                f"{most.name} is throttled most, {number_of(most, figure):.0f} % of the time, and "
+                f"{least.name} least, {number_of(least, figure):.0f} %",
                 f"-{figure}",
             )
 
@@ -288,7 +230,7 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
 def _title(text: str) -> str:
     """The beginning of a sentence as one line."""
     core, *more = text.replace("; ", ", ").split(",")
-    return one_line(core, *(f",{part}" for part in more))
+    return of_name(core, *(f",{part}" for part in more))
 
 
 def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:
@@ -298,16 +240,11 @@ def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:
     )
 
 
-def _number(row: RunRow, figure: str) -> float:
-    value = row.figures.get(figure)
-    return float(value) if isinstance(value, int | float) else np.nan
-
-
 def _with_unit(row: RunRow, figure: str) -> str:
-    return scaled_text(_number(row, figure), known_column(figure).unit)
+    return scaled_text(number_of(row, figure), known_column(figure).unit)
 
 
 def _degrees(row: RunRow) -> str:
-    peak = _number(row, _PEAK)
-    own = f"{_number(row, _HEAT):.1f} °C"
+    peak = number_of(row, _PEAK)
+    own = f"{number_of(row, _HEAT):.1f} °C"
     return f"{own} (peak {peak:.0f})" if np.isfinite(peak) else own

@@ -21,6 +21,7 @@ from chopper_core.extensions.runs.figures import (
     RUN_COLUMNS,
     SHOWN_ON_REQUEST,
     STATUS,
+    STEP_PARTS,
     WORLD,
     is_better,
     known_column,
@@ -36,14 +37,21 @@ from chopper_core.extensions.runs.run_rows import (
     setting_of,
     settings_of,
 )
-from chopper_core.model.charts import BarChart, Series
+from chopper_core.extensions.runs.speed import (
+    MODEL,
+    PER_STEP,
+    number_of,
+    same_work,
+    speed_of,
+)
+from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, LAYOUT_FROM
-from chopper_core.model.units import Unit, time_text
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.util.arrays import Index
+from chopper_core.util.arrays import Index, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import RUNS
@@ -64,6 +72,10 @@ _NAMED_TERM: Final = late(r"(?P<name>\w+)[:=<>!]")
 _OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}
 STEP: Final = "step_time_ns"
 _MAX_BARS: Final = 24
+_MIN_STEPS: Final = 3
+_NOT_SPLIT: Final = "not split"
+_AS_GOOD: Final = 0.005
+"""Of the best figure: others within it are as good."""
 _MAX_REASONS: Final = 6
 _MAX_NAMED: Final = 3
 Column = tuple[Metric, Values]
@@ -132,6 +144,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     lacking = [(metric, known(metric.name.removesuffix(RATIO))[1]) for metric in metrics]
     here = [rows[at] for at in shown.at.tolist()]
     lacking = [(metric, values.take(shown.at)) for metric, values in lacking]
+    taken = [(metric, values.take(shown.at)) for metric, values in columns]
     notes = _notes(rows, base, waiting) + _reasons(here, lacking, is_asked=bool(view.columns))
     if shown.hidden:
         notes.append(f"{shown.hidden} of {len(rows)} runs filtered out")
@@ -146,27 +159,87 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
         notes=notes,
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in asked),
         headline=_headline(rows, len(rows) + waiting),
-        charts=_charts(view, labels, columns, shown.at),
+        charts=_charts(view, rows, columns, shown.at),
+        best={} if waiting else _best_figures(here, taken),
         is_pending=bool(waiting),
     )
 
 
 def _charts(
-    view: View, labels: Sequence[str], columns: Sequence[Column], shown: Index
-) -> tuple[BarChart, ...]:
-    """A bar per run of the column that is sorted by, else of the first figure with a unit."""
+    view: View, rows: Sequence[RunRow], columns: Sequence[Column], shown: Index
+) -> tuple[Chart, ...]:
+    """The step in its parts, every step of comparable runs, and the column that is sorted by."""
+    here = [rows[row] for row in shown.tolist()]
+    if not 1 < len(here) <= _MAX_BARS:
+        return ()
     drawn = [each for each in columns if each[0].unit is not Unit.NONE and each[1].words is None]
-    sorted_by = [each for each in drawn if each[0].name == view.sort.removeprefix("-")]
-    if not drawn or not 1 < len(shown) <= _MAX_BARS:
-        return ()
-    metric, values = (*sorted_by, *drawn)[0]
-    numbers = values.known()[shown]
-    if not np.isfinite(numbers).any():
-        return ()
-    scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
-    bars = (Series(metric.title, numbers / scale.divisor),)
-    names = tuple(labels[row] for row in shown)
-    return (BarChart(f"{metric.title} by run", scale.text, names, bars),)
+    own = view.sort.removeprefix("-").removesuffix(RATIO)
+    known = [each for each in drawn if each[0].name.removesuffix(RATIO) == own] or drawn
+    parts = _in_parts(here)
+    bars = [] if parts and known[:1] and known[0][0].name.removesuffix(RATIO) == STEP else known[:1]
+    return (*parts, *_each_step(here), *_bars(bars, here, shown))
+
+
+def _bars(columns: Sequence[Column], here: Sequence[RunRow], shown: Index) -> list[BarChart]:
+    """A bar per run of each column that is known of any."""
+    found = []
+    for metric, values in columns:
+        numbers = values.known()[shown]
+        if np.isfinite(numbers).any():
+            scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
+            bars = (Series(metric.title, numbers / scale.divisor),)
+            names = tuple(row.name for row in here)
+            found.append(BarChart(f"{metric.title} by run", scale.text, names, bars))
+    return found
+
+
+def _in_parts(here: Sequence[RunRow]) -> list[BarChart]:
+    """The step of each run in its parts, and where they are unknown as a whole."""
+    known = {
+        title: np.array([number_of(row, name) for row in here])
+        for name, title in STEP_PARTS.items()
+    }
+    split = np.nansum([*known.values()], axis=0) > 0
+    if not split.any():
+        return []
+    whole = np.array([number_of(row, STEP) for row in here])
+    rest = {_NOT_SPLIT: np.where(split, np.nan, whole)} if np.isfinite(whole[~split]).any() else {}
+    scale = Unit.NS.scale(float(np.nanmax(whole)), is_whole=False)
+    parts = tuple(
+        Series(name, numbers / scale.divisor)
+        for name, numbers in (known | rest).items()
+        if np.nan_to_num(numbers).any()
+    )
+    return [BarChart("step by run", scale.text, tuple(row.name for row in here), parts)]
+
+
+def _each_step(here: Sequence[RunRow]) -> list[LineChart]:
+    """The time of every complete step: whether runs differ by more than their steps do."""
+    timed = [row for row in here if len(row.steps_ns) >= _MIN_STEPS]
+    if len(timed) < 2 or not same_work(timed):
+        return []
+    scale = Unit.NS.scale(max(max(row.steps_ns) for row in timed), is_whole=False)
+    lines = tuple(Series(row.name, np.array(row.steps_ns) / scale.divisor) for row in timed)
+    x = tuple(np.arange(1.0, len(row.steps_ns) + 1) for row in timed)
+    return [LineChart("every complete step", scale.text, "step", "", x, lines)]
+
+
+def _best_figures(here: Sequence[RunRow], columns: Sequence[Column]) -> dict[str, Mask]:
+    """The rows with the best figure of each column, of runs that can be compared in it."""
+    comparable = len({row.settings.get(MODEL) for row in here}) < 2
+    found: dict[str, Mask] = {}
+    for metric, values in columns:
+        name = metric.name.removesuffix(RATIO)
+        better = 0 if values.words is not None else is_better(name)
+        is_fair = comparable and (name not in PER_STEP or same_work(here))
+        numbers = better * values.known()
+        if not better or not is_fair or np.isfinite(numbers).sum() < 2:
+            continue
+        most = float(np.nanmax(numbers))
+        best = numbers >= most - _AS_GOOD * abs(most)
+        if not best[np.isfinite(numbers)].all():
+            found[metric.name] = best
+    return found
 
 
 def terms_on_runs(text: str, rows: Sequence[RunRow]) -> tuple[str, str]:
@@ -366,10 +439,12 @@ def _headline(rows: Sequence[RunRow], total: int) -> tuple[str, ...]:
     words = [f"{number} {status}" for status, number in statuses.items()]
     words += [f"{total - len(rows)} being read"] * (total > len(rows))
     text = f"{count(total, 'run')}: {', '.join(words)}"
-    timed = [(each, row) for row in rows if isinstance(each := row.figures.get(STEP), float)]
-    if len(timed) > 1:
-        shortest, row = min(timed, key=lambda each: each[0])
-        text += f"; the shortest step is {time_text(shortest)}, of {row.name}"
+    is_fair = len(rows) == total and len({row.settings.get(MODEL) for row in rows}) < 2
+    speed = speed_of(rows) if is_fair else None
+    if speed is not None:
+        first = speed.rows[0]
+        fastest = scaled_text(number_of(first, speed.figure), known_column(speed.figure).unit)
+        text += f"; {first.name} is the fastest: {fastest}"
     return (text,)
 
 
@@ -413,7 +488,8 @@ def _reasons(rows: Sequence[RunRow], columns: Sequence[Column], *, is_asked: boo
         for reason, names in lacking.items():
             whose = f"{len(names)} runs" if len(names) > _MAX_NAMED else ", ".join(names)
             whose = "" if len(names) == len(read) else f" of {whose}"
-            by_reason.setdefault((whose, reason), []).append(name)
+            own = name if is_asked else metric.title
+            by_reason.setdefault((whose, reason), []).append(own)
     texts = [
         f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in by_reason.items()
     ]

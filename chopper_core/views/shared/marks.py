@@ -60,20 +60,23 @@ class Tint(IntEnum):
     VERY_POOR = 6
     HIGH = 7
     TOO_HIGH = 8
+    BEST = 9
 
 
 _ABOVE: Final = (Tint.FAR_ABOVE, Tint.HIGH, Tint.TOO_HIGH)
 _BELOW: Final = (Tint.FAR_BELOW, Tint.POOR, Tint.VERY_POOR)
 
 
-def sign_of(tint: Tint, up: str, down: str) -> str:
+def sign_of(tint: Tint, up: str, down: str, best: str) -> str:
     """The sign of a figure that stands out; empty for others."""
+    if tint is Tint.BEST:
+        return best
     return up if tint in _ABOVE else down if tint in _BELOW else ""
 
 
 INKS: Final = (
-    ("text", "text", "warning", "text", "warning", "warning", "alarm", "warning", "alarm"),
-    ("text", "good", "good", "warning", "warning", "warning", "alarm", "warning", "alarm"),
+    ("text", "text", "warning", "text", "warning", "warning", "alarm", "warning", "alarm", "good"),
+    ("text", "good", "good", "warning", "warning", "warning", "alarm", "warning", "alarm", "good"),
 )
 """The ink of each tint: of a figure, which only stands out far from its peers, and of a difference,
 where less is better."""
@@ -107,10 +110,10 @@ _AVERAGED: Final = (Reduces.MEAN, Reduces.OF_MEANS)
 def tints(frame: Frame, column: Metric) -> Int8:
     """The `Tint` of each cell of a column.
 
-    A difference is tinted by its sign and size, utilisation, heat, and shares of the roof and of
-    the power limit by fixed thresholds, any other figure by its distance from the median of its
-    column: beyond the limit of `outliers` (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the
-    median), and far beyond twice that.
+    The best figure among runs has its own. A difference is tinted by its sign and size,
+    utilisation, heat, and shares of the roof and of the power limit by fixed thresholds, any other
+    figure by its distance from the median of its column: beyond the limit of `outliers` (3.5 x
+    1.4826 x MAD, the MAD being at least 0.5 % of the median), and far beyond twice that.
     Sums are held against each other only where rows do the same work; missing cells and the row
     of activities without a label never, nor do steps that are left out.
     """
@@ -118,6 +121,8 @@ def tints(frame: Frame, column: Metric) -> Int8:
     none = np.zeros(len(values), np.int8)
     if values.words is not None or not len(values) or len(values) > _MAX_ROWS:
         return none
+    if (best := frame.best.get(column.name)) is not None:
+        return _chosen(none, (best, Tint.BEST))
     numbers = values.known()
     if column.signed:
         return _of_changes(frame, column, numbers)
