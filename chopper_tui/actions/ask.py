@@ -189,9 +189,7 @@ def _has_question(screen: Explorer) -> bool:
     if screen.cards.has_keys or screen.view.name == WHATIF:
         return True
     has_row = bool(screen.table.rows) and _has_row_keys(screen)
-    return has_row and bool(
-        question_about(screen.view, screen.frame, screen.table.cursor)
-    )
+    return has_row and bool(question_about(screen.view, screen.frame, screen.table.cursor))
 
 
 @action(ASK, "W", title="Why", hint="why", can=_can_explain)
