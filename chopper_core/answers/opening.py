@@ -135,7 +135,7 @@ def _one_run(
 
 def holds_several(name: str, use_cache: bool) -> bool:
     """Whether a name is several runs, or directories that hold some; searched once for a state."""
-    from chopper_core.ingest.cache import kept
+    from chopper_core.ingest.cache import found_runs, kept
     from chopper_core.store.format import is_store, paths_of
 
     paths = paths_of(name)
@@ -146,9 +146,7 @@ def holds_several(name: str, use_cache: bool) -> bool:
     place = kept("sets", name)
     known = place.recall(bool) if use_cache else None
     if known is None:
-        from chopper_core.ingest.discovery import holds_runs
-
-        known = holds_runs(name)
+        known = len(found_runs(name, use_cache=use_cache)) > 1
         if use_cache:
             place.keep(known)
     return known
