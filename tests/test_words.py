@@ -34,7 +34,10 @@ NOT_SAID: Final = {
     r"made wait": "caused wait",
 }
 """What nobody reads any more → the word that stands for it."""
-NAMES: Final = r"`[^`]*`|'[^']*/[^']*'|gpu=\S*|--iteration|\w+_iteration|^ *\w+ \||Iteration annotations|\(its lead\)|one slow iteration"
+NAMES: Final = (
+    r"`[^`]*`|'[^']*/[^']*'|gpu=\S*|--iteration|\w+_iteration|^ *\w+ \|"
+    r"|Iteration annotations|\(its lead\)|one slow iteration"
+)
 """Names and addresses in prose, which stay, and what files and a paper call it."""
 WRITTEN: Final = sorted(
     path.relative_to(ROOT).as_posix()
