@@ -341,9 +341,7 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
         )
     chosen = stand.collectives
     if chosen is not None and chosen.spread_ns is not None:
-        sentences.append(
-            f"{ends_within(chosen.spread_ns)}: lags are known no better"
-        )
+        sentences.append(f"{ends_within(chosen.spread_ns)}: lags are known no better")
     elif chosen is None:
         sentences.append("the scope has no collectives to tell how well the GPUs' clocks agree")
     return tuple(sentences)
