@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,6 +35,12 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
 from chopper_core.util.progress import Progress, silent
 
+if TYPE_CHECKING:
+    from chopper_core.ingest.discovery import (
+        FoundRun,
+    )  # a run opened before is searched for nowhere
+
+T = TypeVar("T")
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
 _MAPPED_FROM_ROWS: Final = 1 << 15
@@ -335,10 +341,34 @@ def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
     which may change then.
     """
-    file = digest([name, _origin(paths_of(name), overrides)])
     # A layout changes a row, not what is read.
     state = key_of(name, overrides) + overrides.parallel
-    return Kept(directory().parent / kind / file, state)
+    return Kept(_place(kind, name, overrides), state)
+
+
+def recalled(kind: str, name: str, of: type[T], overrides: Overrides = NO_OVERRIDES) -> T | None:
+    """The figures of a run that are kept; None without. Only where there are some of another state,
+    the run's files are looked at."""
+    is_there = os.path.exists(_place(kind, name, overrides))
+    return kept(kind, name, overrides).recall(of) if is_there else None
+
+
+def _place(kind: str, name: str, overrides: Overrides) -> Path:
+    return directory().parent / kind / digest([name, _origin(paths_of(name), overrides)])
+
+
+def found_runs(name: str, *, use_cache: bool = True) -> list[FoundRun]:
+    """The runs at and below a path, as `find_runs` finds them: searched once for a state of its
+    files."""
+    from chopper_core.ingest.discovery import FoundRun, find_runs
+
+    place = kept("found", name) if use_cache else None
+    known = place.recall(list[FoundRun]) if place is not None else None
+    if known is None:
+        known = find_runs([name])
+        if place is not None:
+            place.keep(known)
+    return known
 
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:

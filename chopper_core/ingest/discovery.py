@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
-from chopper_core.record.manifest import read_manifest
+from chopper_core.record.manifest import MANIFEST, read_manifest
 from chopper_core.sources.ranks import (
     captures_among,
     claimed_rank,
@@ -33,7 +33,7 @@ from chopper_core.sources.ranks import (
 )
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
-from chopper_core.store.format import is_store, name_of, paths_of
+from chopper_core.store.format import STORE_INDEX, is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
@@ -177,15 +177,17 @@ def _below(
         if (state.st_dev, state.st_ino) in seen:
             return [], []
         seen.add((state.st_dev, state.st_ino))
-        if is_store(folder):
-            return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)))], []
-        if (ranks := _recorded_ranks(folder)) is not None:
-            return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)), ranks)], []
         entries = sorted(
             os.scandir(folder), key=lambda each: (each.is_symlink(), natural_key(each.name))
         )
     except OSError:
         return [], []
+    # Of thousands of directories few have these files: to look for each takes as long as all else.
+    names = {each.name for each in entries}
+    if STORE_INDEX in names and is_store(folder):
+        return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)))], []
+    if MANIFEST in names and (ranks := _recorded_ranks(folder)) is not None:
+        return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)), ranks)], []
     entries = [each for each in entries if not each.name.startswith(".")]
     folders = [Path(each.path) for each in entries if holds(each.is_dir)]
     files = [each.name for each in entries if holds(each.is_file)]
@@ -296,6 +298,8 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
+    if len(names) == 1:
+        return [names]
     traces = [folder / name for name in names]
     apart = hosts_among(traces) or merges_among(traces) or captures_among(traces)
     if others := [path.name for path in apart]:

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Chart
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.signals import Signal
@@ -73,7 +74,7 @@ _ENOUGH: Final = 9
 """Columns of kernels from which on their names have what they need before further columns."""
 _MIN_OF_KERNELS: Final = 6, 12
 """Columns of kernels that are worth more than a bar, and than a sparkline."""
-_KERNELS: Final = ("kernels", "overview")
+_KERNELS: Final = ("kernels", "lost", "roofline", "overview")
 _NO_ROWS: Final = np.zeros(0, np.bool_)
 _OF_KERNELS: Final = (*BARS, "kernel_ns", "elapsed_ns", "instance_ns")
 _MAX_SHORTENED_TOGETHER: Final = 2000
@@ -164,6 +165,16 @@ class TableLayout(Struct, frozen=True):
     def used(self) -> int:
         """The cells of its columns."""
         return PREFIX + self.name_width + _cells(self.columns, self.sparks)
+
+    def column_at(self, x: int) -> Metric | None:
+        """The column whose heading is at a cell of the header; None for none."""
+        begin = PREFIX + self.name_width
+        for column in self.columns:
+            end = begin + GAP + column.cells
+            if begin + GAP <= x < end:
+                return column.text.metric
+            begin = end
+        return None
 
     def legend(self, width: int) -> Line:
         """The names of the parts of bars, as many as fit next to the title of a table."""

@@ -15,6 +15,7 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widget import Widget
 
+from chopper_core.columns import Metric
 from chopper_core.model.charts import Chart, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter
@@ -625,6 +626,15 @@ class ScreenParts(SteadyScreen[None]):
             row, width = self.table.cursor, self.size.width
             text = pointed_text(self.frame, self.lanes, row, width, self.table.glyphs)
             self.status.put(pointed=text)
+
+    def explain_column(self, column: Metric | None) -> None:
+        """Show what a column is in the line under the table; None: what stood there."""
+        if column is None:
+            self.status.put(pointed="")
+            self.follow_cursor()
+        else:
+            text = f"{column.title}: {' '.join(column.definition.split())}"
+            self.status.put(message="", is_error=False, pointed=text)
 
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
+from chopper_core.model.phrases import count
 from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render import cells
 from chopper_core.render.cells import beginning, cell_width, wrapped
@@ -31,6 +32,8 @@ from chopper_tui.widgets.pane import Pane
 
 _MAX_MESSAGE_LINES: Final = 4
 _MAX_OFFERED: Final = 40
+_WIDE: Final = 110
+"""Cells from which the base of the figures has room next to the definition of a column."""
 
 
 class Status(Pane):
@@ -89,6 +92,15 @@ class Status(Pane):
         if self.marks:
             parts.append(("marks ", str(self.marks)))
         line, notes = self._state(parts), other_notes(frame)
+        defined = next((each for each in frame.columns if each.name == column), None)
+        if defined is not None and frame.view.sort:
+            # A person put the cursor of the columns there: what it is stands below the table.
+            kept = (parts[0], *parts[2:4], *parts[4 + (bool(frame.base) and width < _WIDE) :])
+            line = self._state([part for part in kept if part != ("filter ", glyphs.missing)])
+            more = f"  {count(len(notes), 'note')} (!)" if notes else ""
+            room = width - width_of(line) - len(more) - 1
+            line.append((beginning(" ".join(defined.definition.split()), room, glyphs), "dim"))
+            return [[*line, (more, "dim")]]
         if notes and cell_width(notes[0]) + len("2 notes (!): ") >= width - width_of(line):
             # A note needs the room of those that say that there is nothing.
             nothing = (("0 hidden", ""), ("filter ", glyphs.missing))

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Lanes, lanes_of_rows
 from chopper_core.render.cells import crumb, level_title
 from chopper_core.util.errors import UsageError
@@ -61,6 +62,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     added = ""
     """The column that was added last, which is always visible."""
     _planned_width = 0
+    _pointed = ""
+    """The column whose heading is under the pointer."""
     _lanes: Lanes | None = None
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
@@ -184,6 +187,21 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self.explorer.action_perform("enter")
         elif y > 0 and row < self.rows:
             self.move_to(row)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Explain the heading under the pointer."""
+        is_heading = event.y == self.gutter.top and self.layout_plan is not None
+        x = event.x - self.gutter.left
+        self._point_at(self.layout_plan.column_at(x) if self.layout_plan and is_heading else None)
+
+    def on_leave(self) -> None:
+        self._point_at(None)
+
+    def _point_at(self, column: Metric | None) -> None:
+        name = "" if column is None else column.name
+        if name != self._pointed:
+            self._pointed = name
+            self.explorer.explain_column(column)
 
     def turn_columns(self, way: int) -> None:
         """Show the columns after those on the screen, or those before."""

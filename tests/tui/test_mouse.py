@@ -11,7 +11,7 @@ from textual import events
 from chopper_core.model.view import View
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.footer import KeyLine
-from chopper_tui.widgets.header import Position
+from chopper_tui.widgets.header import PlaceLine
 from chopper_tui.widgets.reader import TextReader
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -39,14 +39,38 @@ async def test_the_keys_of_the_last_line_are_buttons() -> None:
 @pytest.mark.sweep
 async def test_the_hint_opens_the_help_and_its_entries_are_buttons() -> None:
     async with explorer((120, 40), run=measured_run()) as at:
-        await click(at, "? help", Position)
+        await click(at, "? help", PlaceLine)
         assert isinstance(at.app.screen, TextReader)
-        await click(at, "3  kernels")
+        await at.type("/by name")
+        await click(at, "3  Kernels")
         assert at.frame.view.name == "kernels"
         await at.press("?")
         await at.type("/reverse the sort")
         await click(at, "Reverse the sort")
         assert at.frame.sort.startswith("-") is False and at.frame.sort
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_the_column_at_the_pointer_or_sorted_by_is_explained_under_the_table(
+    size: tuple[int, int],
+) -> None:
+    async with explorer(size, run=measured_run()) as at:
+        column = at.frame.columns[1]
+        words = " ".join(column.definition.split())[:20]
+        heading = next(each.header for each in at.explore.table.layout_plan.columns[1:])
+        y = at.explore.table.region.y + at.explore.table.gutter.top
+        before = at.text()
+        assert words not in before
+        await at.pilot.hover(offset=(at.lines()[y].index(f" {heading}") + 1, y))
+        await at.settle()
+        assert f"{column.title}: {words}" in at.text()
+        await at.pilot.hover(offset=(5, y + 1))
+        await at.settle()
+        assert at.text() == before
+        # By keys the sorted column is the one at the cursor: it stays explained.
+        await at.command(f"sort -{column.name}")
+        await at.press("j", "k")
+        assert not at.status and words in at.lines()[at.explore.status.region.y]
 
 
 async def drag(at: Driven, begin: tuple[int, int], end: tuple[int, int]) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from chopper_core.extensions.runs.by_run import dispatch_frame
 from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
-from chopper_core.ingest.cache import kept, open_cached
+from chopper_core.ingest.cache import found_runs, kept, open_cached, recalled
 from chopper_core.ingest.discovery import FoundRun, find_runs
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.memo import LazyMap
@@ -96,7 +96,7 @@ def read_rows(
         if each.is_empty:
             yield place, _failed(each, given, _NOTHING)
             continue
-        known = kept("rows", each.path, overrides).recall(RunRow) if use_cache else None
+        known = recalled("rows", each.path, RunRow, overrides) if use_cache else None
         if known is None:
             rest.append(place)
         else:
@@ -186,12 +186,8 @@ def open_runs(
 
     Raises DataError if there is none.
     """
-    place = kept("found", paths[0]) if use_cache and len(paths) == 1 else None
-    found = place.recall(list[FoundRun]) if place is not None else None
-    if found is None:
-        found = find_runs(paths)
-        if place is not None:
-            place.keep(found)
+    is_one = len(paths) == 1
+    found = found_runs(paths[0], use_cache=use_cache) if is_one else find_runs(paths)
     if not found:
         raise DataError(
             f"{', '.join(paths)} holds no runs: directories with traces or telemetry below it."

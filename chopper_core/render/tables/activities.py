@@ -50,32 +50,8 @@ COLUMNS: Final = columns("""
         Bytes that a copy or collective moved.
     group | | group
         Process group of a collective.
-    compute_ns | ns | compute
-        Time charged to it while compute ran without communication.
-    overlap_ns | ns | overlapped
-        Time charged to it while compute and communication ran.
-    exposed_comm_ns | ns | exposed comm
-        Time charged to it while only communication ran, or communication and copies.
-    exposed_copy_ns | ns | exposed copies
-        Time charged to it while only copies ran.
-    idle_ns | ns | idle
-        Idle time before it, and after it where it ends its step.
-    idle_host_ns | ns | idle host
-        The part of idle_ns before its launch call.
-    idle_launch_ns | ns | idle launch
-        The part of idle_ns from its launch call on.
-    idle_unknown_ns | ns | idle unknown
-        The part of idle_ns without a launch record, or after a launch that has no activity.
     idle_after_ns | ns | idle after
         The part of idle_ns after it.
-    hidden_ns | ns | hidden
-        Time of a collective that compute hides; next to the accounting.
-    launch_overhead_ns | ns | launch overhead
-        Gap before it, between compute activities of a step.
-    prep_overhead_ns | ns | preparation
-        The part of that gap before its launch call.
-    call_overhead_ns | ns | launch call
-        The part of that gap from its launch call on.
     attributes | | attributes
         Other attributes that the trace gives, as a JSON object.
 """)
