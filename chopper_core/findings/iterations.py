@@ -419,8 +419,9 @@ def _warms_up(context: FindingsContext, is_slow: Mask) -> Mask:
     if (is_slow & is_first).any() and _more_work(context, np.flatnonzero(is_first)):
         return np.zeros(len(is_first), np.bool_)
     took = context.took_ns - median_of(context.took_ns)
-    alike = is_slow & ~is_first & (np.abs(took / took[is_first].sum() - 1) < _AS_SLOW)
-    return np.zeros_like(is_first) if (is_slow & is_first).any() and alike.any() else is_first
+    first = float(took[is_first].sum())
+    is_alike = is_slow & ~is_first & (np.abs(took - first) < _AS_SLOW * first)
+    return np.zeros_like(is_first) if is_alike.any() else is_first
 
 
 def _first_of_run(context: FindingsContext, without: int) -> int:

@@ -138,6 +138,8 @@ _COLUMNS: Final = {
 """Kind of time → the columns that it is in; a finding of unknown kind may be in any."""
 _TOUCHES: Final = 0.1
 """Of the time that a replay removes for a finding: with less in common, two are two."""
+_NOTHING: Final = 1e-4
+"""Of the step: what a part saves less than is shown as 0.00 ms."""
 _NARROWER: Final = 0.8
 """A finding about less than this part of the time of another one is the more precise."""
 
@@ -236,6 +238,8 @@ def _wholes(
     found = _fitting(context, [each for each in found if each not in small])
     if not found:
         return small
+    for each in found:
+        _prune(context, each)
     if worth is not None:
         _hide(context, found, small, worth)
     return found
@@ -301,7 +305,7 @@ def _hide(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
 ) -> None:
     """Add what saves next to nothing to the parts of the group that it hides behind, which is the
-    one without which it saves time, else of the largest."""
+    one without which it saves time, else of the largest; what saves nothing there goes."""
     for one in small:
         for whole in groups:
             both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
@@ -311,7 +315,18 @@ def _hide(
                     whole.parts.append(one)
                     break
         else:
-            groups[0].parts.append(one)
+            groups[0].parts += [] if _saves_nothing(context, one) else [one]
+
+
+def _prune(context: FindingsContext, whole: PlacedFinding) -> None:
+    """Drop the parts of a finding that save nothing."""
+    whole.parts = [each for each in whole.parts if not _saves_nothing(context, each)]
+    for each in whole.parts:
+        _prune(context, each)
+
+
+def _saves_nothing(context: FindingsContext, one: PlacedFinding) -> bool:
+    return one.finding.is_replayed and context.share(one.worth_ns) < _NOTHING
 
 
 def _shared(
