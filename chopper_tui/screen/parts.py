@@ -650,7 +650,7 @@ class ScreenParts(SteadyScreen[None]):
             word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
             opens = "none for this row"
             if target is not None:
-                opens = view_spec(target.name).title.lower()
+                opens = view_spec(target.name).title if target.name else "Tree"
             evidence.show(target, f"{word}  {opens}")
         if not self.query_one("#side").display:
             return

@@ -128,7 +128,8 @@ async def test_below_a_table_are_the_first_rows_that_its_row_leads_to(view: str)
         assert pane.display
         for _ in range(2):
             target = at.frame.target(at.explore.table.cursor)
-            below = at.text().partition(f"evidence  {view_spec(target.name).title.lower()}")[2]
+            opens = view_spec(target.name).title if target.name else "Tree"
+            below = at.text().partition(f"evidence  {opens}")[2]
             rows = query(run_shown(demo_run(), target), target)
             label = next(each for each in rows.labels if each != "none")
             first = re.split(r"[…(<]", label)[0][:12]
