@@ -65,6 +65,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether it answers for a run of a trainer's log alone."""
     takes_snapshots: bool = False
     """Whether it answers for a run of memory snapshots alone."""
+    is_costly: bool = False
+    """Whether its answer is kept however fast it was made: another view may have done the work."""
     is_live: bool = False
     """Whether its answer changes while the run stays the same."""
     any_split: bool = False
