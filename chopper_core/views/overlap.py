@@ -14,6 +14,7 @@ from chopper_core.analyses.overlap_columns import GroupedOverlaps, columns_of_ef
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.columns import METRICS, Values, column, numbered, worded
 from chopper_core.columns.derived import reduced, statistic_column
+from chopper_core.columns.labels import LABELS
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.phrases import facts, percent
@@ -62,16 +63,6 @@ _ALONE, _TOGETHER = "compute alone", "with collectives"
 INSTANCES: Final = column("""instances | | instances | sum
     Instances of operations: what an operation computes in one layer, phase and step on
     one GPU, counted again in each micro-step.""")
-GPU: Final = column("""gpu | | GPU
-    The GPU of the instance.""")
-ITERATION: Final = column("""iteration | | step
-    The step of the instance.
-    missing: the trace has no steps""")
-PHASE: Final = column("""phase | | phase
-    The phase of the instance.""")
-LAYER: Final = column("""layer | | layer
-    The layer of the instance.
-    missing: it belongs to no layer""")
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -170,10 +161,10 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     totals = _totals(found)
     own: Own = [
         *_of_each(found),
-        (GPU, Values(codes["gpu"])),
-        (ITERATION, Values(codes["iteration"], codes["iteration"] == NO_LABEL)),
-        (PHASE, worded(texts["phase"])),
-        (LAYER, Values(codes["layer"], codes["layer"] == NO_LABEL)),
+        (LABELS["gpu"], Values(codes["gpu"])),
+        (LABELS["iteration"], Values(codes["iteration"], codes["iteration"] == NO_LABEL)),
+        (LABELS["phase"], worded(texts["phase"])),
+        (LABELS["layer"], Values(codes["layer"], codes["layer"] == NO_LABEL)),
         (METRICS["start_ns"], Values(found.start_ns - run.origin_ns)),
     ]
     plain = View(
