@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from chopper_core.analyses import collective_columns as collective_columns
 from chopper_core.analyses import launch_columns as launch_columns
+from chopper_core.analyses import overlap_columns as overlap_columns
 from chopper_core.analyses.base import Base
 from chopper_core.columns import METRICS, Metric, Values
 from chopper_core.graph import metrics as metrics
