@@ -21,6 +21,7 @@ from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
 from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
+from chopper_core.columns.labels import LABELS
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
@@ -117,10 +118,6 @@ _COLUMNS: Final = columns(
         Its PCI address.
     memory_bytes | B | of memory
         Its memory, where a file states it.
-    node | | node
-        The host.
-    rank | | rank
-        The rank of the job.
     """,
     missing="no such telemetry of the GPU for 10 s; steps need a recording that still runs",
     source="telemetry",
@@ -514,7 +511,10 @@ def _names(run: Run, gpus: list[int]) -> Own:
         ("model", [about[gpu].hardware or node.get(gpu, unknown).model for gpu in gpus]),
         ("pci", [about[gpu].pci or node.get(gpu, unknown).pci for gpu in gpus]),
     ]
-    found = [(_COLUMNS[name], worded([each or None for each in own])) for name, own in words]
+    found = [
+        (LABELS.get(name) or _COLUMNS[name], worded([each or None for each in own]))
+        for name, own in words
+    ]
     sizes = numbered(
         [
             float(about[gpu].memory_bytes or node.get(gpu, unknown).memory_bytes) or nan
