@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from textual.strip import Strip
 from textual.widgets import OptionList
 
+from chopper_core.answers.opening import home_of
 from chopper_core.columns import METRICS
 from chopper_core.findings import RULES
 from chopper_core.model import address
@@ -24,7 +25,6 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import PLACES, TABS, view_module, view_spec
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
-from chopper_tui.commands.options import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
