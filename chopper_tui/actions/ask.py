@@ -188,7 +188,7 @@ def _has_question(screen: Explorer) -> bool:
 
 def _is_question(screen: Explorer) -> bool:
     """Whether the step can be replayed without the row under the cursor."""
-    from chopper_core.views.whatif import question_about
+    from chopper_core.views.shared.row_questions import question_about
 
     if isinstance(screen.run, SeveralRuns) or not _has_row_keys(screen) or not screen.table.rows:
         return False
