@@ -21,7 +21,7 @@ from chopper_core.model.charts import Composition, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.views import PLACES, TABS, view_module
+from chopper_core.views import PLACES, TABS, TREE, view_module
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.options import home_of
@@ -199,7 +199,7 @@ async def test_the_lines_below_the_findings_are_the_evidence_of_one(size: tuple[
         for _ in range(3):
             target = at.frame.target(at.explore.table.cursor)
             evidence = query(demo(), target)
-            below = at.text().partition(f"evidence  {target.name}")[2]
+            below = at.text().partition(f"evidence  {TABS[target.name or TREE].name}")[2]
             name = evidence.sort.removeprefix("-")
             assert any(each.title in below for each in evidence.columns if each.name == name)
             # The row that the finding is about comes first.
