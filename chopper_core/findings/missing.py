@@ -53,6 +53,7 @@ _HIDDEN: Final = {
     "layer": "differences between layers are hidden there",
 }
 """Level → what is unknown without its labels."""
+_WORDS: Final = {"iteration": "step"}
 _TITLES: Final = {
     "iteration": "no steps in this trace: they can't be compared",
     "phase": "no phases in this trace: forward and backward look alike",
@@ -150,12 +151,13 @@ def _labels(context: FindingsContext) -> Gaps:
             elapsed = nodes.elapsed_ns.astype(np.float64)
             whole, known = elapsed.sum(), elapsed[nodes.codes(level) != NO_LABEL].sum()
             unknown, part = 1 - known / whole if whole else 0.0, "the time"
+        word = _WORDS.get(level, level)
         if unknown > 1 - COVERAGE.share:
             yield (
                 _TITLES[level]
                 if unknown > _ALL
-                else f"the {level} is unknown for {percent(unknown)} of {part}",
-                f"the {level} is unknown for {percent(unknown)} of {part}: {hidden}",
+                else f"the {word} is unknown for {percent(unknown)} of {part}",
+                f"the {word} is unknown for {percent(unknown)} of {part}: {hidden}",
                 context.with_view("kernels", sort="-kernel_ns", **{level: NO_LABEL_TEXT}),
             )
 

@@ -351,4 +351,12 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
         known = known[np.argsort(-joules[known], kind="stable")]
     some = known[:_MAX_BARS]
     words = tuple(labels[place] for place in some.tolist())
-    return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)
+    return (
+        BarChart(
+            f"energy by {'step' if level == 'iteration' else level}",
+            "J",
+            words,
+            (Series("energy", joules[some]),),
+            level,
+        ),
+    )

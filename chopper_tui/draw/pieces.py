@@ -43,7 +43,7 @@ _TIMES: Final = {
     COPY: ("exposed copies", "copies", "memory", "sharding copies"),
     HIDDEN: ("compute during communication",),
     EXPOSED: ("exposed communication", "communication", "collective"),
-    WAITING: ("call under communication", "after launch, under communication"),
+    WAITING: ("after launch, under communication",),
     "optimizer": ("optimizer",),
     IDLE: ("idle", "launch"),
 }

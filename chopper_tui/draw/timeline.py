@@ -49,7 +49,7 @@ _HEAD: Final = 3
 """Lines of the legend and the axis."""
 _BANDS_BY_IMPORTANCE: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
 """Bands in order of importance, for heights with room for some."""
-_SHORT: Final = {"iteration": "it", "operation": "op"}
+_SHORT: Final = {"iteration": "step", "operation": "op"}
 _STRIP_LINES: Final = 6
 _MAX_STRIP_LINES: Final = 10
 _MAX_LANE_LINES: Final = 5

@@ -21,7 +21,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter
 from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import OVERVIEW, WHATIF, view_spec
+from chopper_core.views import OVERVIEW, TABS, TREE, WHATIF, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.config import CHART_SIZES, Config, save_splits
@@ -648,9 +648,7 @@ class ScreenParts(SteadyScreen[None]):
         evidence, second = self.evidence, self.data.second
         if evidence.display:
             word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
-            opens = "none for this row"
-            if target is not None:
-                opens = view_spec(target.name).title if target.name else "Tree"
+            opens = "none for this row" if target is None else _title_of(target)
             evidence.show(target, f"{word}  {opens}")
         if not self.query_one("#side").display:
             return
@@ -697,3 +695,8 @@ class ScreenParts(SteadyScreen[None]):
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):
             self.say("")
+
+
+def _title_of(view: View) -> str:
+    """The name of a view's tab."""
+    return view_spec(view.name).title if view.name else TABS[TREE].name

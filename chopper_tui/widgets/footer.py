@@ -20,7 +20,7 @@ from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.phrases import count
 from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render import cells
-from chopper_core.render.cells import beginning, cell_width, wrapped
+from chopper_core.render.cells import beginning, cell_width, level_title, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean, printable
 from chopper_core.util.patterns import late
@@ -85,7 +85,7 @@ class Status(Pane):
             (f"{len(frame)} of {len(frame) + frame.hidden} rows", ""),
             (frame.hidden_text, ""),
             ("filter ", clean(frame.view.filter) or glyphs.missing),
-            ("sort ", title + arrow if column else f"by {frame.level}"),
+            ("sort ", title + arrow if column else f"by {level_title(frame.level)}"),
         ]
         if frame.base:
             parts.append((clean(frame.base), ""))

@@ -569,7 +569,7 @@ _NAMES: Final = {
     "optimizer": {"optimizer", "optimizer, other"},
     "hidden": {"hidden comm", "compute during communication"},
     "exposed": {"exposed comm", "exposed communication", "communication", "collective"},
-    "waiting": {"waiting", "call under communication"},
+    "waiting": {"waiting", "after launch, under communication"},
     "idle": {"idle", "launch"},
     "useful": {"ideal"},
     "low_clock": {"low clock", "possibly low clock"},

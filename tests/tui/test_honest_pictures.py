@@ -110,7 +110,7 @@ def test_a_meaning_once_more_is_told_from_what_is_in_its_picture(theme: str) -> 
 
 
 def test_the_parts_of_a_launch_are_no_three_greys() -> None:
-    used = series_inks(("prep", "call under communication", "other call"))
+    used = series_inks(("before launch", "after launch, under communication", "after launch, else"))
     colours = [inks("dark", "truecolor", no_color=False).of(ink).color for ink in used]
     assert len({*map(str, colours)}) == 3
     assert used[1] == "waiting"

@@ -161,8 +161,8 @@ def test_causes_of_a_table_made_by_hand() -> None:
     assert isinstance(gaps, BarChart)
     place = gaps.labels.index("after")
     parts = {series.name: series.numbers[place] * 1e6 for series in gaps.series}
-    assert parts["call under communication"] == pytest.approx(200)
-    assert parts["other call"] == pytest.approx(10)
+    assert parts["after launch, under communication"] == pytest.approx(200)
+    assert parts["after launch, else"] == pytest.approx(10)
 
 
 def test_without_launch_records_nothing_is_claimed() -> None:

@@ -105,9 +105,9 @@ def _parts_of_waits(figures: Mapping[str, Values]) -> dict[str, Int64 | Float64]
     launch, prep, call = (figures[name].numbers for name in OVERHEADS)
     comm = figures["comm_wait_ns"].numbers
     parts = {
-        "prep": prep,
-        "call under communication": comm,
-        "other call": call - comm,
+        "before launch": prep,
+        "after launch, under communication": comm,
+        "after launch, else": call - comm,
         "no launch record": launch - prep - call,
     }
     return {name: part for name, part in parts.items() if part.any()}
