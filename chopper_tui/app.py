@@ -31,18 +31,17 @@ from textual.timer import Timer
 from textual.widgets import Input
 from textual.worker import WorkerFailed
 
-from chopper_core.answers.opening import ReadOptions, open_view
+from chopper_core.answers.opening import ReadOptions, asked_view, home_of, open_view
 from chopper_core.model import address
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, with_view
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
-from chopper_core.views import OVERVIEW
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
@@ -446,9 +445,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     async def open_run(self, name: str) -> None:
         """Open another run, or a view of one, in place of this one; where that fails, stay."""
-        path = os.path.expanduser(name)
-        asked = View(path) if os.path.exists(path) else address.parse(path)
-        start = with_view(asked, OVERVIEW) if asked == View(asked.run) else asked
+        start = home_of(asked_view(os.path.expanduser(name)))
         opening = Opening(partial(open_view, start, self.reading), start, self.config.columns)
         opening.begin()
         try:

@@ -35,7 +35,7 @@ KIND: Final = column("""kind | | kind
 GROUP: Final = column("""group | | process group
     The process group: name, description and size.
     missing: the trace has no process groups""")
-ITERATION: Final = column("""iteration | | it
+ITERATION: Final = column("""iteration | | step
     The step.""")
 PHASE: Final = column("""phase | | phase
     The phase.""")

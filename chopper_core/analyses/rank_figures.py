@@ -1,4 +1,4 @@
-"""The figures of ranks: leads, extra work, waits in collectives."""
+"""The figures of ranks: who is ahead, extra work, waits in collectives."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chopper_core.util.grouping import counts_of, sums_of
 
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
 _UNMATCHED: Final = "no compute kernel of the row runs on all GPUs"
-LEAD: Final = column(f"""lead_ns | ns | lead sum | sum
+LEAD: Final = column(f"""lead_ns | ns | sum ahead | sum
     Lead value: how much earlier the GPU starts each matched kernel than the GPU that starts it
     last, summed over the occurrences. The straggler has the least.
     missing: {_UNMATCHED}
     source: {LIT}""")
-MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | lead
+MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | ahead
     lead_ns over the number of matched kernels.
     missing: {_UNMATCHED}
     source: {LIT}""")
@@ -31,10 +31,9 @@ LAST: Final = column(f"""starts_last_pct | % | starts last
 ITERATION_TIME: Final = column("""span_ns | ns | span
     From the first start to the last end of the scope's activities of a step: of a GPU
     the median over the steps, of a step the largest over the GPUs.""")
-WORK: Final = column(f"""work_ns | ns | work/it
+WORK: Final = column(f"""work_ns | ns | work/step
     Durations of the matched compute, per step: the same kernels on every GPU, of equal
-    shapes and FLOPs. Of an
-    step the largest of the GPUs.
+    shapes and FLOPs. Of a step the largest of the GPUs.
     missing: {_UNMATCHED}""")
 THROUGHPUT: Final = column(f"""throughput_x | x | throughput
     Normalised throughput: the largest work_ns of the rows, of GPUs among its peers, over the
@@ -69,21 +68,21 @@ CAUSE: Final = column("""apart_by | | cause
 COUNT: Final = column("""occurrences | | matched | sum
     Kernels that were matched across all GPUs.""")
 BEHIND: Final = column(f"""behind | | straggler
-    The GPU with the least lead in the row.
+    The GPU that is ahead least: it starts the row's kernels last.
     missing: {_UNMATCHED}""")
-AHEAD: Final = column(f"""ahead_ns | ns | others' lead
+AHEAD: Final = column(f"""ahead_ns | ns | others ahead
     How much earlier than the straggler the other GPUs start a matched kernel: mean over them
     and over the occurrences.
     missing: {_UNMATCHED}
     source: {LIT}""")
-CHANGE: Final = column(f"""lead_change_ns | ns | lead change | sum | signed
-    How much the others' lead over the scope's straggler grows from the row's kernels to the
-    ones that start next.
+CHANGE: Final = column(f"""lead_change_ns | ns | Δ others ahead | sum | signed
+    How much further the others get ahead of the scope's straggler, from the row's kernels to
+    the ones that start next.
     missing: {_UNMATCHED}
     source: UnaryLab/chopper straggler (s-delta), mean over the GPUs""")
 GPUS: Final = column("""gpus | | GPUs
     GPUs of the row that are compared.""")
-LEAST: Final = column(f"""least_lead_ns | ns | least lead
+LEAST: Final = column(f"""least_lead_ns | ns | least ahead
     The smallest mean_lead_ns of the row's GPUs: that of its straggler.
     source: {LIT}""")
 CAUSES: Final = column("""apart_gpus | | causes

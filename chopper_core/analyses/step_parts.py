@@ -179,7 +179,7 @@ def _steps_of(run: Run, view: View, tokens: int | None) -> StepParts:
     if not len(iterations):
         raise NothingToShow(
             "the scope has no steps; throughput needs a trace with steps "
-            "(ProfilerStep# or Step annotations, or an optimizer)"
+            "(ProfilerStep# or Iteration annotations, or an optimizer)"
         )
 
     def laid_out(values: AnyArray, empty: float = 0) -> AnyArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -10,14 +11,30 @@ from msgspec.structs import replace
 
 from chopper_core.model.inputs import MEASURED
 from chopper_core.model.overrides import Overrides
+from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.plugins import extension_part
 from chopper_core.util.progress import Progress, silent
+from chopper_core.views import OVERVIEW
 from chopper_core.views.spec import SeveralRuns
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
-    from chopper_core.model.view import View
+
+
+def asked_view(text: str) -> View:
+    """The view of an address; a run whose path looks like one is a path. Raises UsageError."""
+    from chopper_core.model.address import parse
+
+    return View(text) if os.path.exists(text) else parse(text)
+
+
+def home_of(view: View) -> View:
+    """The summary where a view names nothing but its run and a baseline, else the view itself."""
+    plain = View(view.run, baseline=view.baseline, overrides=view.overrides)
+    if view != plain or (view.baseline is not None and view.baseline.path is not None):
+        return view
+    return with_view(view, OVERVIEW)
 
 
 class ReadOptions(Struct, frozen=True):
@@ -178,7 +195,6 @@ def work_out(store: str, progress: Progress = silent) -> None:
     """Work out what is looked at first of a store that was just written, and keep it there: it
     opens at once wherever it is sent. What can't be worked out is left to who asks for it."""
     from chopper_core.ingest.cache import open_cached
-    from chopper_core.model.view import View, with_view
     from chopper_core.views.query import query
 
     run = open_cached(store, is_verified=False)

@@ -157,7 +157,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
     return found
 
 
-SLOWER_THEN: Final = threshold("""slower transfer in some iterations | 15 | % longer than else
+SLOWER_THEN: Final = threshold("""slower transfer in some steps | 15 | % longer than else
     transfers of a steady run vary by a few percent""")
 
 
@@ -209,7 +209,7 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
         yield context.finding(
             one_line(f"collectives transfer slower{since}", f": {first_named}"),
             f"collectives transfer slower{since} than in the other "
-            f"iterations: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
+            f"steps: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
             context.with_view("comms", "iteration", sort="bus_gbps"),
             Cost.COMMUNICATION,
             saving,

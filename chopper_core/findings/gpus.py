@@ -73,7 +73,7 @@ from chopper_core.util.grouping import (
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the step
     the view of ranks uses the same limit""")
 ONCE: Final = threshold(
-    f"""straggler of one iteration | {100 * MIN_ONCE_SHARE} | % of that step
+    f"""straggler of one step | {100 * MIN_ONCE_SHARE} | % of that step
     in a steady run no GPU delays the others by as much, even once"""
 )
 ONE_PLACE: Final = threshold(

@@ -43,7 +43,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
-LONGER: Final = threshold("""longer iteration | 3 | % of the median
+LONGER: Final = threshold("""longer step | 3 | % of the median
     steps of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
 UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
     with steps this far apart their mean is the time of none of them""")

@@ -70,7 +70,7 @@ def threshold(text: str) -> Threshold:
 
 FEWEST: Final = threshold("""layers or steps needed to tell one that differs | 4 | at least
     the median of fewer means little""")
-IRREGULAR: Final = threshold("""irregular iteration | 2 | times the median
+IRREGULAR: Final = threshold("""irregular step | 2 | times the median
     warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and
     no other rule looks at them""")
 SMALLEST_SAVING: Final = threshold("""smallest cost or saving | 0.1 | % of the step

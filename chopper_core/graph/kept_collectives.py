@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.groups import are_groups
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import run_sizes
 
@@ -41,8 +42,7 @@ class StoredCollectives(Struct, frozen=True):
     def check(self, count: int) -> None:
         """Raise ValueError unless they can be those of a run of as many activities."""
         rows, first = self.rows, self.first
-        is_first = len(first) and first[0] == 0 and (np.diff(first) > 0).all()
-        if not (is_first and first[-1] < len(rows) and rows.min() >= 0 and rows.max() < count):
+        if not are_groups(rows, first, count):
             raise ValueError("collectives of other activities")
         each = {len(getattr(self, name)) for name in _OF_EACH}
         if each != {len(first)} or {len(getattr(self, name)) for name in _OF_KERNELS} != {

@@ -121,7 +121,7 @@ class AlarmWatch:
                 change = (
                     f", {100 * (times_ms[at] / usual - 1):+.1f} % to {whose}" if usual > 0 else ""
                 )
-                text = f"iteration {numbers[at]} took {times_ms[at]:.4g} ms{change} ({alarm.text})"
+                text = f"step {numbers[at]} took {times_ms[at]:.4g} ms{change} ({alarm.text})"
             figures = float(times_ms[at]), alarm.limit_of(usual), alarm.is_above
             yield text, at == len(numbers) - 1, figures
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import NO_LABEL, KernelTable, concatenate
+from chopper_core.model.units import utc_text
 from chopper_core.sources.annotations import with_annotations
 from chopper_core.sources.foreign import (
     CUPTI_RANGE,
@@ -297,8 +297,7 @@ def _clock(trace: Trace) -> str:
     if isinstance(exported, dict) and RECONSTRUCTED in (exported.get("marks") or ()):
         return SCHEDULE
     if trace.base_time_ns:
-        base = datetime.fromtimestamp(trace.base_time_ns / 1e9, UTC)
-        return f"{ClockDomain.EPOCH}, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{ClockDomain.EPOCH}, from the base time {utc_text(trace.base_time_ns)}"
     if int(trace.activities.start_ns.min()) > _EPOCH_US * 1000:
         return ClockDomain.EPOCH.value
     if since := trace.metadata.get(TIMES_SINCE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.telemetry_clock import KnownClocks
 from chopper_core.model.inputs import Gpu, RecordingSummary
 from chopper_core.model.run import Run
+from chopper_core.model.units import utc_text
 from chopper_core.record.anchors import clock_steps, offset_between
 from chopper_core.record.manifest import (
     MANIFEST,
@@ -171,7 +171,7 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
     facts = {
         "command": shlex.join(manifest.command),
         "directory": manifest.directory,
-        "started": _date(manifest.started_ns),
+        "started": utc_text(manifest.started_ns) if manifest.started_ns else "",
         "took": _took(manifest),
         "overhead": _overhead(manifest),
         "revision": _revision(manifest),
@@ -192,11 +192,9 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
         {name: text for name, text in facts.items() if text},
         tuple(_problems(folder, manifest)),
         (*notes, *manifest.notes),
+        tuple(node.host for node in manifest.nodes),
+        f"Slurm {job}" if (job := manifest.environment.get("SLURM_JOB_ID")) else "",
     )
-
-
-def _date(at_ns: int) -> str:
-    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC" if at_ns else ""
 
 
 def _took(manifest: Manifest) -> str:

@@ -61,7 +61,7 @@ TERMS: Final = {
     "ideal": "the time of the model's FLOPs at the peak of their type",
     "idle": "time in which nothing runs on the GPU, charged to the activity that starts next",
     "instance": "one occurrence of a row: per GPU, step and, for operations, layer",
-    "lag, lead": "how late or early a GPU starts the same kernels as the others",
+    "lag": "how late a GPU starts the same kernels as the others; they are ahead of it",
     "longest path": "activities that each wait for the one before, with the most work together",
     "modelled": "worked out from recorded shapes, not counted by the hardware",
     "not explained": "compute that counters can't split into losses, or that only some GPUs can",

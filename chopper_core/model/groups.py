@@ -324,6 +324,14 @@ class Groups:
         return self._cache[key]
 
 
+def are_groups(rows: AnyArray, first: AnyArray, count: int) -> bool:
+    """Whether rows, and where each group begins among them, can be those of a table of `count`."""
+    begins = bool(len(first)) and first[0] == 0 and bool((np.diff(first) > 0).all())
+    if not begins or first[-1] >= len(rows):
+        return False
+    return bool(rows.min() >= 0 and rows.max() < count)
+
+
 def contiguous(rows: Index) -> Selection:
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (rows[1:] > rows[:-1]).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)

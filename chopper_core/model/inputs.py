@@ -197,6 +197,9 @@ class RecordingSummary(Struct, frozen=True):
     """Sentences on what the recording lacks."""
     notes: tuple[str, ...] = ()
     """Sentences on what could not be sampled."""
+    hosts: tuple[str, ...] = ()
+    job: str = ""
+    """The scheduler's job; empty without one."""
 
 
 class Identity(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Self
 
@@ -196,6 +197,11 @@ def moment_text(ns: int, decimals: int, end_ns: int = 0) -> str:
 def is_on_a_clock(ns: int) -> bool:
     """Whether moments up to this one are written as hours, minutes and seconds."""
     return ns >= _ON_A_CLOCK_NS
+
+
+def utc_text(ns: float) -> str:
+    """A time of a clock that counts ns since 1970, to the second: `2026-03-05 08:40:00 UTC`."""
+    return f"{datetime.fromtimestamp(int(ns) // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def time_text(ns: float, sign: str = "") -> str:

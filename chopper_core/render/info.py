@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import reduce
 from itertools import islice
 from math import isnan, nan
@@ -41,6 +40,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
 from chopper_core.model.training import LogSource
+from chopper_core.model.units import utc_text
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
@@ -437,7 +437,7 @@ def _sample_line(item: tuple[str, _Document]) -> str:
     seconds = (found["last_ns"] - found["first_ns"]) / 1e9
     since = ""
     if found["first_ns"] > _YEAR_2001_NS:  # clocks since boot have no date
-        since = f" from {datetime.fromtimestamp(found['first_ns'] / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
+        since = f" from {utc_text(found['first_ns'])}"
     values = f"{found['samples']} samples, {found['min']:g} to {found['max']:g}"
     return f"{name}: {values}, {seconds:.3f} s{since}"
 

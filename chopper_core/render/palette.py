@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
+from chopper_core.render.drawing import GROUNDS
+
 HEAT_LEVELS: Final = 16
 """Levels of a scale of magnitude that drawings name; a palette may have fewer colours."""
 CHANGE_LEVELS: Final = 15
@@ -135,7 +137,7 @@ def paint_for(is_terminal: bool, environment: Mapping[str, str]) -> Paint:
 
 
 _FADED: Final = 0.4
-_GROUNDS: Final = ("#0d1117", "#ffffff")
+_GROUNDS: Final = tuple(GROUNDS[name][0] for name in ("dark", "light"))
 
 
 def painted(text: str, ink: str, ground: int | None = None) -> str:

@@ -6,9 +6,7 @@ file says passes through `clean` and `escape`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
@@ -19,7 +17,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse, render
 from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.model.run import Run
-from chopper_core.model.units import time_text
+from chopper_core.model.units import time_text, utc_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.render import info
 from chopper_core.render.drawing import Piece, picture
@@ -70,13 +68,13 @@ class Section(Struct, frozen=True):
 
 
 SECTIONS: Final = (
-    Section("Overview", "overview"),
+    Section("Summary", "overview"),
     Section("Findings", "findings"),
     Section("What if", "whatif"),
     Section("Slowest step", "timeline", is_of_worst_step=True),
     Section("Operations", "", "operation"),
     Section("Kernels", "kernels"),
-    Section("What the kernels lose", "overheads"),
+    Section("Losses of compute", "overheads"),
     Section("Roofline", "roofline"),
     Section("GPUs", "ranks"),
     Section("Communication", "comms"),
@@ -184,10 +182,9 @@ def head_facts(run: Run) -> dict[str, str]:
     """When and where a run was made, by which job, command and revision, and what its data lacks:
     texts by their names."""
     facts = {name: text for each in run.recordings for name, text in each.facts.items()}
-    hosts = [name.partition(" ")[2] for name in facts if name.startswith("node ")]
+    hosts = [host for each in run.recordings for host in each.hosts]
     hosts += [each.host for each in run.sources if each.host]
-    environment = dict(re.findall(r"(\w+)=([^,]*)", facts.get("environment", "")))
-    jobs = [f"Slurm {environment[name]}" for name in ("SLURM_JOB_ID",) if name in environment]
+    jobs = dict.fromkeys(each.job for each in run.recordings if each.job)
     ranks = len({gpu.rank for gpu in run.gpus})
     doubts = [doubt.note for doubt in run.doubts]
     lacks = [*doubts, *info.missing_of(run)]
@@ -206,7 +203,7 @@ def _date(run: Run) -> str:
     """When the first activity started, where the clock of the files counts from an epoch."""
     if not _EPOCHS_NS[0] < run.origin_ns < _EPOCHS_NS[1] or run.is_sampled_only:
         return ""
-    return f"{datetime.fromtimestamp(run.origin_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return utc_text(run.origin_ns)
 
 
 _EPOCHS_NS: Final = (946_684_800 * 10**9, 4_102_444_800 * 10**9)

@@ -188,9 +188,8 @@ def _has_question(screen: Explorer) -> bool:
         return False
     if screen.cards.has_keys or screen.view.name == WHATIF:
         return True
-    return bool(screen.table.rows) and bool(
-        question_about(screen.view, screen.frame, screen.table.cursor)
-    )
+    has_row = bool(screen.table.rows) and _has_row_keys(screen)
+    return has_row and bool(question_about(screen.view, screen.frame, screen.table.cursor))
 
 
 @action(ASK, "W", title="Why", hint="why", can=_can_explain)
@@ -258,6 +257,11 @@ async def predict(screen: Explorer, argument: str) -> None:
     await screen.open_evidence(target, f"predicted, {asked}; below each lane the measured one")
 
 
+def _has_row_keys(screen: Explorer) -> bool:
+    """Whether the row under the cursor has the keys, not another panel."""
+    return screen.listing is screen.table or screen.shows_sentences
+
+
 async def _question_here(screen: Explorer) -> str:
     """The question of the finding at the cursor, of the one whose evidence this is, or of the row;
     empty for none."""
@@ -271,7 +275,7 @@ async def _question_here(screen: Explorer) -> str:
         from chopper_core.views.shared.told_findings import remedy_of
 
         return await run_in_thread(remedy_of, screen.run, screen.view, sentence)
-    if screen.listing is screen.table or screen.shows_sentences:
+    if _has_row_keys(screen):
         return question_about(screen.view, screen.frame, screen.table.cursor)
     return ""
 

@@ -427,7 +427,7 @@ def _step_block(screen: Explorer, step: int) -> None:
 
 @_icicle("down", "j", title="Level below", hint="level")
 def block_down(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the largest child block."""
+    """Blocks: move the cursor to the largest child block."""
     icicle = _icicle_of(screen)
     depth, block = screen.cell
     if depth + 1 >= len(icicle.rows):
@@ -440,7 +440,7 @@ def block_down(screen: Explorer, _: str) -> None:
 
 @_icicle("up", "k", title="Level above")
 def block_up(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the parent block."""
+    """Blocks: move the cursor to the parent block."""
     icicle = _icicle_of(screen)
     depth, block = screen.cell
     if not depth:
@@ -450,19 +450,19 @@ def block_up(screen: Explorer, _: str) -> None:
 
 @_icicle("enter", title="Enter the block", hint="in")
 async def open_block(screen: Explorer, _: str) -> None:
-    """Icicle: show only the block under the cursor; a kernel opens in the tree."""
+    """Blocks: show only the block under the cursor; a kernel opens in the tree."""
     view = _icicle_of(screen).opens(*screen.cell)
     await screen.open_evidence(replace(view, run=screen.view.run))
 
 
-@_icicle("m", title="Next figure of the icicle", hint="figure")
+@_icicle("m", title="Next figure of the blocks", hint="figure")
 async def next_colour(screen: Explorer, _: str) -> None:
-    """Icicle: colour the blocks by the next figure; :of chooses any."""
+    """Blocks: colour the blocks by the next figure; :of chooses any."""
     await show_next_figure(screen, _COLOURS)
 
 
 def _icicle_of(screen: Explorer) -> Icicle:
     icicle = screen.first_chart(Icicle)
     if icicle is None:
-        raise UsageError("this is for the icicle; :view icicle opens it")
+        raise UsageError("this is for the blocks; :view icicle opens them")
     return icicle

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.answers.opening import holds_several, verify_view
+from chopper_core.answers.opening import holds_several, home_of, verify_view
 from chopper_core.answers.runner import against
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
 from chopper_core.util.escape import escape_lines
 from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
-    home_of,
     open_view_with,
     open_with_progress,
     opened_run_with,

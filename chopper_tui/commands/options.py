@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from chopper_core.answers import opening
 from chopper_core.answers.opening import ReadOptions
 from chopper_core.model.overrides import Overrides, overrides_of
-from chopper_core.model.view import View, with_view
+from chopper_core.model.view import View
 from chopper_core.util import debug
 from chopper_core.util.escape import escape_lines
 from chopper_core.util.progress import Progress, progress_text, share_done
-from chopper_core.views import OVERVIEW
 from chopper_tui.terminal import guard_mapped_files
 
 if TYPE_CHECKING:
@@ -28,24 +27,12 @@ _BAR_CELLS: Final = 24
 
 
 def view_of(address: str, options: Namespace) -> View:
-    """The view of an address, read as the options say; a run whose path looks like one is a path.
-
-    Options win over the address.
-    """
-    from chopper_core.model.address import parse
-
-    view = View(address) if os.path.exists(address) else parse(address)
+    """The view of an address, read as the options say; they win over the address."""
+    view = opening.asked_view(address)
     given = (options.hardware, options.parallel, options.base_parallel)
     overrides = overrides_of(options.clock, options.gpu, view.overrides, *given)
     settings = (*overrides.settings, *options.set)
     return replace(view, overrides=replace(overrides, settings=settings))
-
-
-def home_of(view: View) -> View:
-    plain = View(view.run, baseline=view.baseline, overrides=view.overrides)
-    if view != plain or (view.baseline is not None and view.baseline.path is not None):
-        return view
-    return with_view(view, OVERVIEW)
 
 
 def read_options(options: Namespace) -> ReadOptions:

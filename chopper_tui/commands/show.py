@@ -6,11 +6,12 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
+from chopper_core.answers.opening import home_of
 from chopper_core.answers.runner import shown
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import info
 from chopper_tui.commands.arguments import ADDRESSES, READING, TABLE
-from chopper_tui.commands.options import home_of, open_with_progress, view_of
+from chopper_tui.commands.options import open_with_progress, view_of
 from chopper_tui.commands.output import print_frame
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ _ENOUGH: Final = 9
 """Columns of kernels from which on their names have what they need before further columns."""
 _MIN_OF_KERNELS: Final = 6, 12
 """Columns of kernels that are worth more than a bar, and than a sparkline."""
-_KERNELS: Final = ("kernels", "overview")
+_KERNELS: Final = ("kernels", "lost", "roofline", "overview")
 _NO_ROWS: Final = np.zeros(0, np.bool_)
 _OF_KERNELS: Final = (*BARS, "kernel_ns", "elapsed_ns", "instance_ns")
 _MAX_SHORTENED_TOGETHER: Final = 2000

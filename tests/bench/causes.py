@@ -404,7 +404,7 @@ def _summary(found: Sequence[Outcome], without: Sequence[Clean]) -> Iterator[str
     held = [each.is_in_range for each in own if each.is_in_range is not None]
     if own:
         yield (
-            f"{right} of {len(own)} causes that cost at least 2 % of the iteration are the first "
+            f"{right} of {len(own)} causes that cost at least 2 % of the step are the first "
             f"finding, with GPU, place and cause ({100 * right / len(own):.0f} %); in {accused} "
             f"the first finding accuses something else. The stated range of the saving holds the "
             f"true cost in {sum(held)} of {len(held)}; what it saves is within a quarter of that "

@@ -371,7 +371,7 @@ def test_live_shows_the_steps_of_a_log(tmp_path: Path) -> None:
         (chart, *_) = query(follower.run, parse("R?view=live")).charts
         assert isinstance(chart, LineChart) and chart.x[0][-1] == 40
         assert chart.series[0].numbers[-1] == 3000.0
-        assert any("iteration 40 took 3000 ms" in each.text for each in follower.recent.events)
+        assert any("step 40 took 3000 ms" in each.text for each in follower.recent.events)
         follower.recent.has_ended = True
         follower.every_s = 0.01
         written = [json.loads(str(line)) for line in follow_lines(follower)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.signals import bounds_of
-from chopper_core.model.units import Unit, moment_text, scaled_text, time_text
+from chopper_core.model.units import Unit, moment_text, scaled_text, time_text, utc_text
 from chopper_core.model.view import parse_time
 
 
@@ -32,6 +32,11 @@ def test_a_time_has_four_digits(ns: float, text: str) -> None:
     assert time_text(ns) == text
     if ns > 0:
         assert time_text(ns, "+") == f"+{text}"
+
+
+def test_a_date_is_in_utc_to_the_second() -> None:
+    assert utc_text(1_772_700_000_999_999_999) == "2026-03-05 08:40:00 UTC"
+    assert utc_text(0) == "1970-01-01 00:00:00 UTC"
 
 
 @pytest.mark.parametrize(

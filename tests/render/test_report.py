@@ -128,9 +128,9 @@ def test_it_shows_the_slowest_step_and_what_a_fix_would_bring(demo_page: str) ->
 
 def test_the_head_says_when_where_and_by_what_a_run_was_made() -> None:
     facts = {"command": "torchrun train.py", "started": "2026-01-02 03:04:05 UTC",
-             "revision": "abc123", "node n1": "8 GPUs",
-             "environment": "OMP_NUM_THREADS=8, SLURM_JOB_ID=42"}  # fmt: skip
-    run = replace(sample_run(), recordings=(RecordingSummary(facts, ()),))
+             "revision": "abc123"}  # fmt: skip
+    recording = RecordingSummary(facts, (), hosts=("n1",), job="Slurm 42")
+    run = replace(sample_run(), recordings=(recording,))
     found = head_facts(run)
     assert found["quality"].startswith("4 of 4 ranks, 4 GPUs; no hardware counters")
     told = {name: text for name, text in found.items() if name != "quality"}

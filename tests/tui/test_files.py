@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.answers.opening import asked_view, home_of
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
@@ -110,6 +111,11 @@ async def test_another_run_takes_the_place_of_this_one() -> None:
         await at.command(f"open {first}:gpu=0?view=kernels")
         await wait_for(at, lambda: at.explore.run.name == first)
         assert (at.path, at.frame.view.name, len(at.frame)) == (("0",), "kernels", 2)
+        # As on the command line, a run with a baseline opens its summary.
+        await at.command(f"open {first}?base={second}")
+        await wait_for(at, lambda: at.explore.view.baseline is not None)
+        assert at.explore.view == home_of(asked_view(f"{first}?base={second}"))
+        assert at.explore.view.name == "overview"
         await at.command("open missing/run")
         await wait_for(at, lambda: at.explore.status.is_error)
         assert "missing/run" in at.status and at.explore.run.name == first

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.view import View, with_view
 from chopper_core.views import TABS, TREE
+from chopper_tui.history import Trail
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.footer import KeyLine, Prompt
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -50,28 +51,70 @@ async def does_something(at: Driven, action_id: str, key: str) -> None:
         await at.press("escape")
 
 
-@pytest.mark.few(2)
+Kind = tuple[int, int | None]
+"""A row of the table, and the panel that has the keys; None: the main one."""
+
+
+def kinds(at: Driven) -> list[Kind]:
+    """What the cursor can be on: the first and the last row, and each other panel of the screen."""
+    panels = at.explore.panels
+    rows = [(row, None) for row in sorted({0, max(len(at.frame) - 1, 0)})]
+    return [*rows, *((0, number) for number in range(len(panels)) if not panels[number].has_keys)]
+
+
+async def put(at: Driven, start: Trail, kind: Kind) -> None:
+    """Put the cursor on a kind of row of a view, as if it had just been opened."""
+    row, panel = kind
+    explore = at.explore
+    await explore.go(start)
+    explore.marks, explore.entries = (), []
+    explore.show_marks()
+    explore.give_keys(None)
+    explore.table.move_to(row)
+    await at.settle()
+    if panel is not None and panel < len(explore.panels):
+        explore.give_keys(explore.panels[panel])
+        await at.settle()
+
+
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABS)
 @pytest.mark.parametrize("path", [(), ("1", "11")], ids=str)
 async def test_each_key_of_the_footer_does_what_it_says(name: str, path: tuple[str, ...]) -> None:
+    """On each row and in each panel of each tab of each place."""
     view = with_view(View("sample.json", path), "" if name == TREE else name)
     async with explorer((120, 36), measured_run(), view) as at:
         if at.frame.view.name != view.name:
             pytest.skip("the run has none of this view")
         start = at.explore.here
-        for row in sorted({0, len(at.frame) - 1}):
-            at.explore.table.move_to(row)
-            await at.settle()
+        for kind in kinds(at):
+            await put(at, start, kind)
             for action_id, key in keys_shown(at).items():
                 if action_id in LEFT_OUT:
                     continue
-                await at.explore.go(start)
-                at.explore.marks, at.explore.entries = (), []
-                at.explore.give_keys(None)
-                at.explore.table.move_to(row)
-                await at.settle()
+                await put(at, start, kind)
                 if key in keys_shown(at).values():
                     await does_something(at, action_id, key)
+
+
+async def test_a_sample_of_the_keys_of_every_footer() -> None:
+    """Of each tab in turn one key more, on a row or in a panel: all of them are in the sweep."""
+    async with explorer((120, 36), measured_run(), View("sample.json")) as at:
+        played: set[str] = set()
+        for turn, name in enumerate(TABS):
+            view = with_view(View("sample.json"), "" if name == TREE else name)
+            await at.explore.go(at.explore.trail_to(view))
+            await at.settle()
+            if at.frame.view.name != view.name:
+                continue
+            start, found = at.explore.here, kinds(at)
+            await put(at, start, found[turn % len(found)])
+            shown = [(id_, key) for id_, key in keys_shown(at).items() if id_ not in LEFT_OUT]
+            shown.sort(key=lambda each: each[0] in played)
+            action_id, key = shown[0]
+            played.add(action_id)
+            await does_something(at, action_id, key)
+        assert len(played) > 10
 
 
 async def test_each_key_of_the_footer_does_what_it_says_in_a_table_of_runs() -> None:

@@ -7,11 +7,11 @@ called it, and waits in no other collective either, is where the job hangs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.model.units import utc_text
 from chopper_core.render.info import numbers_text
 
 COMPLETED: Final = "completed"
@@ -226,4 +226,4 @@ def _since(one: _Stuck) -> str:
 def _time_of(since_ns: int) -> str:
     if since_ns not in _SINCE:
         return ""
-    return f" since {datetime.fromtimestamp(since_ns // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f" since {utc_text(since_ns)}"

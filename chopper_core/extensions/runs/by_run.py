@@ -153,7 +153,7 @@ def _rows(run: RunRows, view: View, seen: Sequence[_Seen], notes: list[str]) -> 
     if not columns:
         raise NothingToShow(f"the view {view.name} has no figure of a whole run; split it with by=")
     if by_mean:
-        peers = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
+        peers = "GPUs" if seen[0].frame.level == "gpu" else "steps"
         notes.append(
             f"figures without a total are the mean over the run's {peers}, peaks the largest"
         )

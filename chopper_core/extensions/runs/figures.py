@@ -172,10 +172,10 @@ _OWN: Final = (
     _of_view("peak_hotspot_c", "°C", "peak °C", LOWER, "power", "hottest_c", LARGEST),
     _derived("window_ns", "ns", "window", 0,
              "The time of the samples of a run of telemetry alone: the total of `window_ns` of "
-             "the overview.", "the run has a trace"),
+             "the summary.", "the run has a trace"),
     _derived("window_energy_j", "J", "energy", LOWER,
              "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
-             "overview.", "the run has a trace, or no power of some GPU"),
+             "summary.", "the run has a trace, or no power of some GPU"),
     _of_view("gpu_mhz", "MHz", "mean gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
              "Clock of the compute units of a GPU over time."),
     _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "busy_p05_mhz", LEAST,

@@ -50,14 +50,14 @@ SPEC: Final = ViewSpec(
     question="Which GPU is the straggler, from which point in the step, and why?",
     by=any_level("gpu", "node"),
     needs_starts=True,
-    no_statistic="compares GPUs kernel by kernel: its leads are means over all of them",
+    no_statistic="compares GPUs kernel by kernel: its lag is a mean over all of them",
     any_split=True,
 )
 
 _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
 _OF_SAMPLES: Final = ("mean_power_w", "peak_power_w", "mean_gfx_mhz", "mean_hot_c", "hottest_c")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
-"""Metrics of the scope shown next to the leads."""
+"""Metrics of the scope shown next to the lags."""
 _KINDS: Final = {
     "clock": "hardware-bound",
     "kernels": "kernel-bound",
@@ -245,7 +245,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     if len(order) > _LINES:
         order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])
     chart = LineChart.over(
-        "lead over the step",
+        "ahead of the last GPU, over the step",
         "ms",
         "position in the step",
         "%",
@@ -341,7 +341,7 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
         )
     chosen = stand.collectives
     if chosen is not None and chosen.spread_ns is not None:
-        sentences.append(f"{ends_within(chosen.spread_ns)}: leads are no more accurate than that")
+        sentences.append(f"{ends_within(chosen.spread_ns)}: lags are known no better")
     elif chosen is None:
         sentences.append("the scope has no collectives to tell how well the GPUs' clocks agree")
     return tuple(sentences)

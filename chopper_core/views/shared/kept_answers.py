@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -27,7 +26,7 @@ from chopper_core.model.charts import (
     Roofline,
     SignalRows,
 )
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, are_groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.store.kept import decoded, encoded, later
@@ -109,8 +108,7 @@ class StoredGroups(Struct, frozen=True):
         rows, first, count = self.rows, self.first, len(run.table)
         if rows is None or first is None:
             return run.tree(self.order, self.left_out).split(self.path, self.levels, self.without)
-        is_first = len(first) and first[0] == 0 and (np.diff(first) > 0).all()
-        if not (is_first and first[-1] < len(rows) and rows.min() >= 0 and rows.max() < count):
+        if not are_groups(rows, first, count):
             raise ValueError("rows of another run")
         return Groups(run.table, rows, first)
 
