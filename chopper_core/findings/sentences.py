@@ -48,7 +48,8 @@ def _with_time(context: FindingsContext, text: str) -> str:
     """A sentence with the time of day at which a step begins since when something is so, where the
     clock of all traces is that of the day: `since step 14 (14:03:27 UTC)`."""
     run, since = context.run, _SINCE.search(text)
-    if since is None or not all(each.clock.startswith(ClockDomain.EPOCH) for each in run.sources):
+    is_dated = all(each.clock.startswith(ClockDomain.EPOCH) for each in run.sources)
+    if since is None or not (run.sources and is_dated):
         return text
     rows = np.flatnonzero(run.table.iteration == int(since[1]))
     if not len(rows):
