@@ -276,8 +276,9 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} "
             f"{factor:.1f} times as long as the other{'s' if many else ''}"
         )
-        if found.is_interval:
-            when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
+        when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
+        is_since = found.is_interval or when.startswith(" since")
+        if is_since:
             text = f"they take {percent(factor - 1)} longer{when}"
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
@@ -285,7 +286,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         more, short = _more(times, at, usual, cost)
         short = short or f": {_first_of(mostly)}"
         title = _title(in_short("step", which), len(which) == 1, factor, short)
-        if found.is_interval:
+        if is_since:
             title = one_line(f"steps take {percent(factor - 1)} longer{when}", short)
         finding = context.finding(
             title,

@@ -126,3 +126,18 @@ def test_two_causes_at_once_are_named_and_save_together_what_both_cost(
     found = together.measure_together(names, 12)
     assert found is not None and all(found.named) and all(found.sized), found.listed
     assert found.is_together, (found.saved_ns, found.all_ns)
+
+
+@pytest.mark.few(1)
+def test_since_when_is_a_time_of_day_too_where_the_clock_is_that_of_the_day() -> None:
+    found = planted.plant("one operation slow from then on", 3, 0.06, "module")
+    run, step = bench.opened(found.run), found.cause.iterations[0]
+    begin_ns = min(
+        int(run.table.start_ns[row]) for row in range(len(run.table))
+        if run.table.iteration[row] == step
+    )  # fmt: skip
+    day_ns = begin_ns % (86_400 * 10**9)
+    hours, minutes, seconds = (day_ns // (unit * 10**9) % most for unit, most in
+                               ((3600, 24), (60, 60), (1, 60)))  # fmt: skip
+    first = bench.findings_of(run)[0]
+    assert f"since step {step} ({hours:02}:{minutes:02}:{seconds:02} UTC)" in first.detail
