@@ -187,7 +187,7 @@ class Follower:
                 self.problem = internal_error(error)
             return None
         state = self._files.state()
-        known = {path: self._read.get(path) for path in self._inputs} | self._deleted
+        known = {**{path: self._read.get(path) for path in self._inputs}, **self._deleted}
         self._deleted = {path: each for path, each in known.items() if path not in state}
         self._deleted = _not_renamed(self._deleted, state)
         before, self._before = self._before, state
