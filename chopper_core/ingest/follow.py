@@ -114,7 +114,8 @@ class Follower:
         self._before: Mapping[str, FileState] = {}
         self._inputs: set[str] = set()
         """The files that the run was read from."""
-        self._deleted: set[str] = set()
+        self._deleted: Mapping[str, FileState | None] = {}
+        """Inputs that are gone, and their last state."""
         self._recorded: RecordedRun | None = None
         self._read_s, self._cost_s = 0.0, 0.0
         self._unsettled: set[str] = set()
@@ -186,7 +187,9 @@ class Follower:
                 self.problem = internal_error(error)
             return None
         state = self._files.state()
-        self._deleted = {path for path in self._deleted | self._inputs if path not in state}
+        known = {**{path: self._read.get(path) for path in self._inputs}, **self._deleted}
+        self._deleted = {path: each for path, each in known.items() if path not in state}
+        self._deleted = _not_renamed(self._deleted, state)
         before, self._before = self._before, state
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
@@ -347,6 +350,19 @@ class Follower:
         except OSError:
             return False
         return is_fresh and trace.suffix in (".gz", ".json") and not has_end(trace)
+
+
+def _not_renamed(
+    gone: Mapping[str, FileState | None], state: Mapping[str, FileState]
+) -> dict[str, FileState | None]:
+    """The files that are gone, without those that have another name now."""
+    there = {_inode_of(each) for each in state.values()}
+    return {path: each for path, each in gone.items() if not each or _inode_of(each) not in there}
+
+
+def _inode_of(state: FileState) -> tuple[int, ...]:
+    """What stays when a file is renamed: inode and device."""
+    return tuple(state[3:])
 
 
 def has_end(trace: Path) -> bool:

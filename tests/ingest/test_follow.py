@@ -457,6 +457,17 @@ def test_a_deleted_file_and_a_failed_look_are_said(folder: Path, follower: Follo
     assert "No space left on device" in follower.problem and follower.run is not None
 
 
+def test_a_renamed_file_is_no_deleted_one(folder: Path, follower: Follower) -> None:
+    for rank in ranks_of(2, 3, 2):
+        written(folder, rank, 1000 + rank.rank)
+    follower.open()
+    own = sorted(folder.iterdir())[1]
+    own.rename(own.with_name(own.name.replace("node1", "node7")))
+    assert len(caught_up(follower).sources) == 2
+    follower.poll()
+    assert not follower.deleted
+
+
 def test_of_a_large_file_the_samples_near_traces_are_those_of_the_whole(
     folder: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
