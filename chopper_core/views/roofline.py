@@ -9,7 +9,6 @@ import numpy as np
 
 from chopper_core.analyses.base import base_of
 from chopper_core.analyses.call_figures import (
-    COLUMNS,
     LEVEL,
     by_shape,
     kernels_of_shape,
@@ -58,7 +57,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        columns_of(shape_figures(run, rows) if by == LEVEL else {}, COLUMNS),
+        columns_of(shape_figures(run, rows) if by == LEVEL else {}),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *_WITH_COUNTERS),
