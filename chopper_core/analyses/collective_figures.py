@@ -35,13 +35,6 @@ KIND: Final = column("""kind | | kind
 GROUP: Final = column("""group | | process group
     The process group: name, description and size.
     missing: the trace has no process groups""")
-ITERATION: Final = column("""iteration | | step
-    The step.""")
-PHASE: Final = column("""phase | | phase
-    The phase.""")
-LAYER: Final = column("""layer | | layer
-    The layer.
-    missing: it belongs to no layer""")
 CALLS: Final = column("""calls | | calls | sum
     Number of collectives that each GPU takes part in.""")  # fmt: skip
 SEEN: Final = column("""ranks_seen | | ranks

@@ -11,12 +11,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.columns.instances import instances, visits
+from chopper_core.columns.instances import OperationInstances, instances, visits
 from chopper_core.model.groups import Groups, contiguous
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind, values_of
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Rows
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Rows
 from chopper_core.util.grouping import (
     combined,
     counts_of,
@@ -101,19 +101,52 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
 
 def _found(run: Run, node: Groups, whose: tuple[str, ...]) -> Overlaps:
     """The instances of a node of the run, or of its GPU."""
-    table, own = run.table, run.tree().node(whose)
-    # The code of a missing operation is -1: no name.
-    copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
+    own = run.tree().node(whose)
     whole = cache(lambda: instances(own))
-    visit = run.memo(("visits", whose), lambda: visits(whole(), table, copies))
-    copying = copies[table.operation] & (table.kind != Kind.COMM) if copies.any() else None
+    visit, copying = _visits_and_copying(run, whose, whole)
     is_whole = visit is None and copying is None and node.sizes()[0] == own.sizes()[0]
     found = whole() if is_whole else instances(node, visit, copying)
+    return _as_overlaps(run.table, found, copying)[0]
+
+
+def overlaps_of(run: Run, nodes: Groups) -> tuple[Overlaps, Index]:
+    """The instances that the activities of each group make, and the group of each instance."""
+    everything = run.tree().node(())
+    visit, copying = _visits_and_copying(run, (), lambda: instances(everything))
+    found = instances(nodes, visit, copying)
+    overlaps, kept = _as_overlaps(run.table, found, copying)
+    return overlaps, found.node[kept].astype(np.intp)
+
+
+def _visits_and_copying(
+    run: Run, whose: tuple[str, ...], whole: Callable[[], OperationInstances]
+) -> tuple[Int64 | None, Mask | None]:
+    """The visit of each activity, and which are FSDP's copies; None where there are none."""
+    table = run.table
+    copies = _copies(table)
+    visit = run.memo(("visits", whose), lambda: visits(whole(), table, copies))
+    is_copying = copies[table.operation] & (table.kind != Kind.COMM) if copies.any() else None
+    return visit, is_copying
+
+
+def _copies(table: KernelTable) -> Mask:
+    """Which operations are FSDP's own copies; the last, of those without a name, is none."""
+    # The code of a missing operation is -1: no name.
+    return np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
+
+
+def _as_overlaps(
+    table: KernelTable, found: OperationInstances, copying: Mask | None
+) -> tuple[Overlaps, Index | slice]:
+    """Instances without those of FSDP's copies, and the places of those that are left."""
     every = Overlaps(
         table, found.row, found.start_ns, found.busy_ns, found.overlapped_ns, found.masked_ns,
         found.work,
     )  # fmt: skip
-    return every if copying is None else every.take(~copies[table.operation[found.row]])
+    if copying is None:
+        return every, slice(None)
+    kept = np.flatnonzero(~_copies(table)[table.operation[found.row]])
+    return every.take(kept), kept
 
 
 _OfLike = tuple[Index, Float64]

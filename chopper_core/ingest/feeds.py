@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from shutil import which
@@ -12,7 +13,8 @@ from threading import Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from chopper_core.record.gpus import open_library
+from chopper_core.model.recent import NodeGpu, NodeProcess
+from chopper_core.record.gpus import GpuLibrary, open_library
 from chopper_core.record.sampler import TOOLS, GpuSampler, LineFile, tool_command
 from chopper_core.sources.telemetry.dcgm import scraped_lines
 from chopper_core.util.children import ending_with_parent
@@ -26,6 +28,9 @@ _MAX_BYTES: Final = 1 << 24
 _MAX_OWN_BYTES: Final = 4 << 20
 """Samples of a file of ours: older ones are kept in memory, thinned."""
 _LATE_S: Final = 3.0
+_PROCESSES_S: Final = 2.0
+"""Between listings of processes, each of which takes milliseconds per GPU."""
+_COMMAND_BYTES: Final = 400
 
 
 class FeedCall:
@@ -66,21 +71,54 @@ def node_feed(folder: Path) -> Feed:
     path = folder / "gpus.csv"
     library, reasons = open_library()
     if library is not None:
-        sampler = GpuSampler(library)
-        file = LineFile(path, sampler.heading, _MAX_OWN_BYTES)
-        known = library
-
-        def feed() -> None:
-            lines = sampler.lines()
-            file.write(lines)
-            if not lines and known.failed:
-                raise DataError(next(reversed(known.failed)))
-
-        return feed
+        return LibraryFeed(library, path)
     tool = next(filter(which, TOOLS), None)
     if tool is None:
         raise DataError(f"no GPU can be read on this node: {'; '.join(reasons)}")
     return ToolFeed(tool, path)
+
+
+class LibraryFeed:
+    """The samples of a vendor's library, and what else it knows of the node's GPUs."""
+
+    def __init__(self, library: GpuLibrary, path: Path) -> None:
+        self._library, self._sampler = library, GpuSampler(library)
+        self._file = LineFile(path, self._sampler.heading, _MAX_OWN_BYTES)
+        self.gpus = {
+            gpu.index: NodeGpu(gpu.name, gpu.pci, gpu.memory_bytes) for gpu in self._sampler.gpus
+        }
+        self.processes: tuple[NodeProcess, ...] = ()
+        self._due_s = 0.0
+
+    def __call__(self) -> None:
+        lines = self._sampler.lines()
+        self._file.write(lines)
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _PROCESSES_S
+            index = [gpu.index for gpu in self._sampler.gpus]
+            self.processes = tuple(
+                NodeProcess(index[each.device], each.pid, each.memory_bytes, *_named(each.pid))
+                for each in self._library.processes()
+            )
+        if not lines and self._library.failed:
+            raise DataError(next(reversed(self._library.failed)))
+
+
+def _named(pid: int) -> tuple[str, str]:
+    """The user and the command of a process; '' where this one may not read them."""
+    import pwd
+
+    user = command = ""
+    folder = Path("/proc", str(pid))
+    with suppress(OSError):
+        owner = folder.stat().st_uid
+        user = str(owner)
+        with suppress(KeyError):
+            user = pwd.getpwuid(owner).pw_name
+        words = (folder / "cmdline").read_bytes()[:_COMMAND_BYTES]
+        command = words.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    return user, command
 
 
 class ToolFeed:

@@ -22,7 +22,7 @@ from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import STALL, STEP_TIME, AlarmWatch
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.discovery import find_runs
-from chopper_core.ingest.feeds import Feed, FeedCall
+from chopper_core.ingest.feeds import Feed, FeedCall, LibraryFeed
 from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
@@ -141,6 +141,8 @@ class Follower:
             if call is None or call.is_done:
                 call = self._feeding[number] = FeedCall(feed)
             problems.append(call.problem_after(_FEED_S))
+            if isinstance(feed, LibraryFeed):
+                self.recent.gpus, self.recent.processes = feed.gpus, feed.processes
         if self.feeds:
             self.problem = "; ".join(filter(None, problems))
 
@@ -157,7 +159,10 @@ class Follower:
             except DataError as error:
                 if not any(path.is_dir() and not is_store(path) for path in paths_of(self.name)):
                     raise
-                progress(f"waiting for data: {self.problem or error}", 0, 0)
+                recorded = recorded_at(paths_of(self.name))
+                is_recording = recorded is not None and not recorded.has_ended
+                why = "the first step" if is_recording else f"data: {self.problem or error}"
+                progress(f"waiting for {why}", 0, 0)
                 time.sleep(self.every_s)
             else:
                 self.tail()

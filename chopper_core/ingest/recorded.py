@@ -194,6 +194,7 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
         (*notes, *manifest.notes),
         tuple(node.host for node in manifest.nodes),
         f"Slurm {job}" if (job := manifest.environment.get("SLURM_JOB_ID")) else "",
+        slower_pct=_times(manifest).get("pct"),
     )
 
 
@@ -204,11 +205,16 @@ def _took(manifest: Manifest) -> str:
     return f"{seconds:.0f} s, exit code {manifest.returncode}"
 
 
-def _overhead(manifest: Manifest) -> str:
-    """How much longer steps take in a window; a killed recording has what its processes know."""
+def _times(manifest: Manifest) -> Mapping[str, int | float]:
+    """The step inside and outside of windows; a killed recording has what its processes know."""
     from chopper_core.record.states import overhead
 
-    if not (found := manifest.overhead or overhead(manifest.processes)):
+    return manifest.overhead or overhead(manifest.processes)
+
+
+def _overhead(manifest: Manifest) -> str:
+    """How much longer steps take in a window."""
+    if not (found := _times(manifest)):
         return ""
     inside_ms, outside_ms = (found.get(name, 0) / 1e6 for name in ("inside_ns", "outside_ns"))
     counts = f"medians of {found.get('steps_inside', 0)} and {found.get('steps_outside', 0)} steps"

@@ -200,6 +200,8 @@ class RecordingSummary(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     job: str = ""
     """The scheduler's job; empty without one."""
+    slower_pct: float | None = None
+    """How much longer steps take in a window than outside; None where that isn't known."""
 
 
 class Identity(Struct, frozen=True):

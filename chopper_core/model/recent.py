@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import nan
 from time import time
 from typing import Final
@@ -116,6 +116,27 @@ class AlarmEvent(Struct, eq=False):
     """When it was noticed that it holds no more."""
 
 
+class NodeGpu(Struct, frozen=True):
+    """What a library knows of a GPU of this node."""
+
+    model: str
+    pci: str
+    memory_bytes: int
+    """0 where unknown."""
+
+
+class NodeProcess(Struct, frozen=True):
+    """A process with memory on a GPU of this node."""
+
+    gpu: int
+    pid: int
+    memory_bytes: int
+    """-1 where unknown."""
+    user: str
+    command: str
+    """'' where unknown, as of processes outside a container."""
+
+
 class RecentSamples:
     """The latest samples of each signal of each GPU, and how fresh they are."""
 
@@ -129,6 +150,10 @@ class RecentSamples:
         """When the newest data was written, in seconds since the epoch; 0 without any."""
         self.has_ended = False
         self.steps = RecentSteps()
+        self.gpus: Mapping[int, NodeGpu] = {}
+        """Of this node, by their number."""
+        self.processes: tuple[NodeProcess, ...] = ()
+        """On the GPUs of this node."""
         self.events: list[AlarmEvent] = []
         """The latest alarms, the newest last."""
 

@@ -336,18 +336,21 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         make: Callable[[], Value],
         stored: Callable[[Value], Stored],
         restored: Callable[[Stored], Value],
+        *,
+        is_costly: bool = False,
     ) -> Value:
         """A value that is worked out once for the run's files, whatever process asks for it.
 
         It is kept as `kind`, which `stored` makes of it, and `restored` takes back; ValueError of
-        either: it isn't kept, or isn't used. What takes no time isn't kept.
+        either: it isn't kept, or isn't used. What takes no time isn't kept, unless it `is_costly`:
+        what it was made of may have been remembered.
         """
         recalled = self.recalled(key, kind, restored)
         if recalled is not None:
             return recalled
         begun_s, place = monotonic(), self._kept_at()
         value = make()
-        if place is not None and monotonic() - begun_s >= WORTH_KEEPING_S:
+        if place is not None and (is_costly or monotonic() - begun_s >= WORTH_KEEPING_S):
             place.keep(key, lambda: stored(value))
         return value
 

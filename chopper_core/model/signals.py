@@ -73,6 +73,7 @@ nvlink_gbps | GB/s | NVLink | NVLink GB/s | NVLink traffic, both directions
 ib_read_gbps | GB/s | IB in | IB in | Data received over InfiniBand by the node, at one of its GPUs
 ib_write_gbps | GB/s | IB out | IB out | Data sent over InfiniBand by the node, at one of its GPUs
 vram_bytes | B | VRAM | VRAM | Memory in use on the GPU
+fan_pct | % | fan | fan % | Speed of the fan, of its fastest
 """
 TRACKS: Final[Mapping[str, Track]] = {
     name: Track(Unit(unit), *texts)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from msgspec import Struct
 
@@ -34,7 +34,12 @@ _AMD_METRICS: Final = (
 _NOT_SUPPORTED: Final = {"amdsmi": (2,), "pynvml": (3, 13)}
 """Error codes of the libraries for what a GPU doesn't have."""
 _POWER_INSTANT, _MEMORY_TEMP = 186, 82
-"""Fields of NVML."""
+_NVLINK_IN, _NVLINK_OUT, _PCIE_OUT, _PCIE_IN = 139, 138, 197, 198
+"""Fields of NVML; those of links count KiB (NVLink) and bytes (PCIe)."""
+_ALL_LINKS: Final = 2**32 - 1
+_KIB: Final = 1 << 10
+_FAN: Final = 0
+"""The first fan of a GPU."""
 _LIMITERS: Final = {
     "sw_power_cap": 0x4,
     "hw_slowdown": 0x8,
@@ -64,6 +69,16 @@ class Sample(Struct, frozen=True):
     """The time since boot: the driver's stamp, else when the reading began."""
     stamp: Cell = ""
     """The device's own time of it: equal ones are the same sample. '' where it has none."""
+
+
+class GpuProcess(Struct, frozen=True):
+    """A process with memory on a GPU."""
+
+    device: int
+    """Place in the list of devices."""
+    pid: int
+    memory_bytes: int = -1
+    """-1 where unknown."""
 
 
 class GpuLibrary:
@@ -105,6 +120,10 @@ class GpuLibrary:
         """Read each device; one that fails is left out."""
         raise NotImplementedError
 
+    def processes(self) -> Iterator[GpuProcess]:
+        """The processes on the GPUs; takes milliseconds per GPU."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Release the library."""
 
@@ -140,7 +159,7 @@ class AmdSmi(GpuLibrary):
         "install the module of the installed ROCm (/opt/rocm/share/amd_smi), or pip install "
         "'chopper-tui[amd]'"
     )
-    rare: Sequence[str] = ("power_cap_w", "vram_bytes")
+    rare: Sequence[str] = ("power_cap_w", "vram_bytes", "fan_pct")
     columns: Sequence[str] = (*_AMD_METRICS, *rare)
 
     def __init__(self) -> None:
@@ -163,7 +182,9 @@ class AmdSmi(GpuLibrary):
             uuid = self.ask(device, "UUID", api.amdsmi_get_gpu_device_uuid)
             place, uuid, model = (str(each or "") for each in (place, uuid, model))
             number = node if isinstance(node, int) else -1
-            found.append(RecordedGpu(device, place, uuid, model, number))
+            total = cell(self.item(device, "VRAM", api.amdsmi_get_gpu_vram_usage, "vram_total"))
+            total_bytes = int(total) * _MIB if not isinstance(total, str) else 0
+            found.append(RecordedGpu(device, place, uuid, model, number, total_bytes))
         return found
 
     def sample(self, *, is_full: bool = True) -> Iterator[Sample]:
@@ -175,16 +196,35 @@ class AmdSmi(GpuLibrary):
             if not isinstance(metrics, dict):
                 continue
             cap = used = None
+            fan: Cell = ""
             if is_full:
+                fan = self._fan_pct(device)
                 cap = self.item(device, "power cap", api.amdsmi_get_power_cap_info, "power_cap")
                 used = self.item(device, "VRAM", api.amdsmi_get_gpu_vram_usage, "vram_used")
             cells = [_amd_cell(metrics.get(name)) for name in _AMD_METRICS]
-            cells += [_scaled(cell(cap), 1e-6), _scaled(cell(used), _MIB)]
+            cells += [_scaled(cell(cap), 1e-6), _scaled(cell(used), _MIB), fan]
             taken_ns = cell(metrics.get("system_clock_counter"))
             if isinstance(taken_ns, str) or abs(began_ns - taken_ns) > _FRESH_NS:
                 taken_ns = began_ns
             stamp = cell(metrics.get("firmware_timestamp"))
             yield Sample(device, tuple(cells), int(taken_ns), stamp)
+
+    def _fan_pct(self, device: int) -> Cell:
+        """The speed of the fan; its scale differs between boards."""
+        api = self._api
+        most = self.number(device, "fastest fan", api.amdsmi_get_gpu_fan_speed_max, _FAN)
+        now = self.number(device, "fan", api.amdsmi_get_gpu_fan_speed, _FAN)
+        return "" if isinstance(most, str) or most <= 0 else _scaled(now, 100 / most)
+
+    def processes(self) -> Iterator[GpuProcess]:
+        for device in range(len(self._handles)):
+            found = self.ask(device, "processes", self._api.amdsmi_get_gpu_process_list)
+            for each in filter(_is_dict, found or ()):
+                memory = each.get("memory_usage")
+                used = cell(memory.get("vram_mem") if _is_dict(memory) else each.get("mem"))
+                pid = cell(each.get("pid"))
+                if isinstance(pid, int):
+                    yield GpuProcess(device, pid, -1 if isinstance(used, str) else int(used))
 
     def close(self) -> None:
         self._api.amdsmi_shut_down()
@@ -195,7 +235,10 @@ class Nvml(GpuLibrary):
 
     module = "pynvml"
     helps = "pip install 'chopper-tui[nvidia]'"
-    rare: Sequence[str] = ("energy_j", "vram_bytes", "power_cap_w")
+    rare: Sequence[str] = (
+        *("energy_j", "vram_bytes", "power_cap_w", "fan_pct"),
+        *("nvlink_read_bytes", "nvlink_write_bytes", "pcie_bytes"),
+    )
     columns: Sequence[str] = (
         *("power_w", "gfx_mhz", "mem_mhz", "edge_c", "mem_c", "gfx_util_pct", "mem_util_pct"),
         *(f"throttle_pct.{limiter}" for limiter in _LIMITERS),
@@ -225,7 +268,11 @@ class Nvml(GpuLibrary):
             uuid = self.ask(device, "UUID", api.nvmlDeviceGetUUID)
             model = self.ask(device, "model", api.nvmlDeviceGetName)
             place = _decoded(getattr(pci, "busId", "")).lower()
-            found.append(RecordedGpu(device, place, _decoded(uuid), _decoded(model)))
+            memory = self.ask(device, "memory", api.nvmlDeviceGetMemoryInfo)
+            total = cell(getattr(memory, "total", None))
+            total_bytes = 0 if isinstance(total, str) else int(total)
+            uuid, model = _decoded(uuid), _decoded(model)
+            found.append(RecordedGpu(device, place, uuid, model, memory_bytes=total_bytes))
         return found
 
     def sample(self, *, is_full: bool = True) -> Iterator[Sample]:
@@ -263,6 +310,21 @@ class Nvml(GpuLibrary):
         yield _scaled(energy, 1e-3)
         yield cell(getattr(self.ask(device, "memory", api.nvmlDeviceGetMemoryInfo), "used", None))
         yield _scaled(self.number(device, "limit", api.nvmlDeviceGetEnforcedPowerLimit), 1e-3)
+        yield self.number(device, "fan", api.nvmlDeviceGetFanSpeed)
+        links = [(_NVLINK_IN, _ALL_LINKS), (_NVLINK_OUT, _ALL_LINKS), _PCIE_IN, _PCIE_OUT]
+        values = self.ask(device, "links", api.nvmlDeviceGetFieldValues, links)
+        read, write, *pcie = map(_field_cell, values or (None,) * len(links))
+        yield _scaled(read, _KIB)
+        yield _scaled(write, _KIB)
+        both = [each for each in pcie if not isinstance(each, str)]
+        yield sum(both) if len(both) == len(pcie) else ""
+
+    def processes(self) -> Iterator[GpuProcess]:
+        call = self._api.nvmlDeviceGetComputeRunningProcesses
+        for device in range(len(self._handles)):
+            for each in self.ask(device, "processes", call) or ():
+                used = cell(each.usedGpuMemory)
+                yield GpuProcess(device, int(each.pid), -1 if isinstance(used, str) else int(used))
 
     def close(self) -> None:
         self._api.nvmlShutdown()
@@ -282,6 +344,10 @@ def _amd_cell(value: object) -> Cell:
     while members and not members[-1]:
         members.pop()
     return f"[{' '.join(member or 'N/A' for member in members)}]" if members else ""
+
+
+def _is_dict(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
 
 
 def _field_cell(field: Any) -> Cell:

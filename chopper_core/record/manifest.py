@@ -61,6 +61,8 @@ class RecordedGpu(Struct, frozen=True, omit_defaults=True):
     uuid: str = ""
     name: str = ""
     kfd_node: Whole = -1
+    memory_bytes: Whole = 0
+    """0 where the library doesn't state it."""
 
 
 class RecordedNode(Struct, omit_defaults=True):

@@ -55,12 +55,13 @@ _STATE_S: Final = 60.0
 """An older state is that of a process that is gone."""
 _TOPOLOGY: Final = "/sys/devices/system/cpu/cpu{}/topology/{}"
 _QUERY: Final = (
-    "timestamp,index,pci.bus_id,power.draw,enforced.power.limit,clocks.sm,clocks.mem,"
+    "timestamp,index,name,pci.bus_id,power.draw,enforced.power.limit,clocks.sm,clocks.mem,"
     "temperature.gpu,temperature.memory,utilization.gpu,utilization.memory,memory.used,"
+    "fan.speed,"
     "clocks_throttle_reasons.active"
 )
 _ROCM_SMI: Final = (
-    "while sleep 1; do t=$(date +%s.%N); rocm-smi -P -t -u -c --csv | "
+    "while sleep 1; do t=$(date +%s.%N); rocm-smi -P -t -u -c -f -M --showmeminfo vram --csv | "
     'sed -n "s/^device/timestamp,device/p;s/^card/$t,card/p"; done >> "$1"'
 )
 TOOLS: Final = {

@@ -199,15 +199,16 @@ def pad(text: str, width: int) -> str:
 BARS: Final = frozenset(("share_pct", "kernel_pct"))
 """Columns whose cells have a bar."""
 _NOISE: Final = (
-    (late(r"^(?:void|static|__global__) +"), ""),
-    (late(r"\(anonymous namespace\)::"), ""),
-    (late(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std|ck_tile)::"), ""),
+    ("", late(r"^(?:void|static|__global__) +"), ""),
+    ("(anonymous", late(r"\(anonymous namespace\)::"), ""),
+    ("::", late(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std|ck_tile)::"), ""),
     # Composable Kernel's entry point says nothing of the kernel that is its last argument.
-    (late(r"^kentry<[\d, ]*(\w+<.*>) ?(?:, [^<>]*)?>$"), r"\1"),
+    ("kentry<", late(r"^kentry<[\d, ]*(\w+<.*>) ?(?:, [^<>]*)?>$"), r"\1"),
     # For lambdas within lambdas, the function and the innermost parameters identify one.
-    (late(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
-    (late(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
+    ("::{lambda", late(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
+    ("::{lambda", late(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
 )
+"""A literal that is in every match, which costs less to look for; a pattern; what replaces it."""
 
 
 def display_name(label: str, level: str) -> str:
@@ -216,8 +217,9 @@ def display_name(label: str, level: str) -> str:
         return OUTSIDE_STEPS if level == "iteration" else UNLABELLED
     if level == "kernel":
         label = _without_parameters(_demangled(label))
-        for pattern, replacement in _NOISE:
-            label = pattern.sub(replacement, label)
+        for literal, pattern, replacement in _NOISE:
+            if literal in label:
+                label = pattern.sub(replacement, label)
     return clean(label)
 
 

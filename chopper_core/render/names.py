@@ -22,6 +22,7 @@ _TENSILE: Final = late(r"^(?:Custom_)?Cijk_")
 _TEMPLATE: Final = late(r"[^<]*<")
 _TILE: Final = late(r"(?<=_)MT\d+x\d+x\d+(?=_|$)")
 _LAYOUT: Final = late(r"(?:Custom_)?Cijk_A(il|li)k_B(jl|lj)k_")
+_BRACKETS: Final = late(r"[<({\[)}\]>,]")
 _LETTERS: Final = ascii_letters + digits
 _PLAIN: Final = late(r"[\w.-]+")
 _WORD: Final = _LETTERS + "_"
@@ -31,20 +32,20 @@ _TENSILE_HEAD: Final = 5
 """Tokens at the start of a Tensile name without a tile: layouts and types of the operands."""
 
 
-def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names of the rows: a renamed kernel is `old → new`, a truncated step `9 cut`, one
-    that warms up `1 warm-up`.
+def row_names(frame: Frame, glyphs: Glyphs, most: int | None = None) -> tuple[str, ...]:
+    """The names of the rows, or of the first so many: a renamed kernel is `old → new`, a truncated
+    step `9 cut`, one that warms up `1 warm-up`.
 
     Parts of a finding are indented.
     """
-    count = len(frame)
-    names = display_names((*frame.labels, *frame.partners), frame.level)
+    count = len(frame) if most is None else min(most, len(frame))
+    partners = frame.partners[:count]
+    names = display_names((*frame.labels[:count], *partners), frame.level)
     if frame.truncated and frame.level == "iteration":
         warm = {*map(str, frame.warm_up)}
         why = ["warm-up" if label in warm else "cut" for label in frame.labels]
         return tuple(
-            f"{name} {why[row]}" if frame.is_cut(row) else name
-            for row, name in enumerate(names[:count])
+            f"{name} {why[row]}" if frame.is_cut(row) else name for row, name in enumerate(names)
         )
     if parts := frame.values.get(PART_OF):
         depths: list[int] = []
@@ -53,11 +54,11 @@ def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
             is_behind = whole is not None and not (frame.sort or frame.hidden)
             depths.append(depths[int(whole) - 1] + 1 if is_behind and whole else whole is not None)
         return tuple("  " * depth + name for depth, name in zip(depths, names, strict=True))
-    if not frame.partners:
+    if not partners:
         return names
     return tuple(
         f"{before} {glyphs.arrow} {name}" if partner else name
-        for name, before, partner in zip(names[:count], names[count:], frame.partners, strict=True)
+        for name, before, partner in zip(names[:count], names[count:], partners, strict=True)
     )
 
 
@@ -181,11 +182,12 @@ def _templates(names: list[str]) -> list[str]:
 
 def _arguments(name: str) -> tuple[str, list[str], str]:
     """A template's name, its outermost arguments, and what follows them."""
-    head, mark, tail = name.partition("<")
-    if not mark or not head.strip():
+    head, opening, tail = name.partition("<")
+    if not opening or not head.strip():
         return name, [], ""
     arguments, depth, begin = [], 0, 0
-    for position, character in enumerate(tail):
+    for mark in _BRACKETS.finditer(tail):
+        position, character = mark.start(), mark[0]
         if character in "<({[":
             depth += 1
         elif character in ")}]" or (character == ">" and depth):

@@ -68,7 +68,7 @@ def as_text(
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = [each for each in column_texts(frame) if not _is_prose(frame, each.metric.name)]
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
-    names = row_names(frame, glyphs)[:count]
+    names = row_names(frame, glyphs, count)
     shown, widths, name_width, sparks = _layout(frame, columns, cells, names, width)
     drawn_signals = [
         (signal, means, SparkScale.of(means))
@@ -278,7 +278,7 @@ def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None
 def _plain_table(frame: Frame, count: int) -> tuple[list[bool], list[list[str]]]:
     """Which columns have words; the cells of the header, the total and the rows."""
     columns = [*column_texts(frame)]
-    names = (level_title(frame.level), _total_title(frame), *row_names(frame, UNICODE)[:count])
+    names = (level_title(frame.level), _total_title(frame), *row_names(frame, UNICODE, count))
     cells = zip(names, *(_texts(frame, c, count, UNICODE) for c in columns), strict=True)
     return [True, *(column.is_word for column in columns)], [*map(list, cells)]
 

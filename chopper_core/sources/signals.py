@@ -50,6 +50,7 @@ class SignalName(StrEnum):
     NVLINK_WRITE_BYTES = "nvlink_write_bytes"
     """PCIe, xGMI and NVLink are accumulated, unwrapped."""
     VRAM_BYTES = "vram_bytes"
+    FAN_PCT = "fan_pct"
     IB_READ_BYTES = "ib_read_bytes"
     IB_WRITE_BYTES = "ib_write_bytes"
     """InfiniBand's network devices of a node: accumulated, without RDMA, which passes them by."""

@@ -21,6 +21,7 @@ from chopper_core.analyses.collective_figures import (
 from chopper_core.analyses.collective_outliers import outlying
 from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
+from chopper_core.columns.labels import LABELS
 from chopper_core.graph.collectives import (
     Collectives,
     collectives_in,
@@ -127,9 +128,9 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         (columns.TRANSFER, known(found, found.transfer_ns)),
         (columns.SIZE, Values(found.bytes, found.bytes < 0)),
         (columns.KIND, kinds),
-        (columns.PHASE, worded_codes(table.phase[one], partial(table.text_of, "phase"))),
-        (columns.LAYER, Values(layer, layer < 0)),
-        (columns.ITERATION, Values(iteration, iteration < 0)),
+        (LABELS["phase"], worded_codes(table.phase[one], partial(table.text_of, "phase"))),
+        (LABELS["layer"], Values(layer, layer < 0)),
+        (LABELS["iteration"], Values(iteration, iteration < 0)),
         (columns.TIMES, times),
         (columns.OUTLIER, strange),
         (columns.SEEN, Values(whole.members.sizes()[found.number])),

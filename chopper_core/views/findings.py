@@ -31,6 +31,7 @@ SPEC: Final = ViewSpec(
     takes_samples=True,
     takes_logs=True,
     takes_snapshots=True,
+    is_costly=True,
 )
 COSTS: Final = column("""cost_ns | ns | costs
     Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.

@@ -13,6 +13,7 @@ from chopper_core.analyses import collective_figures
 from chopper_core.analyses.base import base_of
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
 from chopper_core.columns import METRICS, Reduces, Values, column, worded
+from chopper_core.columns.labels import LABELS
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
@@ -98,8 +99,6 @@ TYPE: Final = column("""type | | type
     The type of the node: compute, memory (copies and memsets), collective, send/receive.""")
 KERNEL: Final = column("""kernel_name | | kernel
     The name of the kernel.""")
-ON_GPU: Final = column("""gpu | | GPU
-    The GPU.""")
 EVIDENCE: Final = column("""evidence | | evidence
     Evidence that it depends on the activity before it on the path.
     missing: it is the first of the path""")
@@ -317,12 +316,12 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         (ON_PATH, Values(scope.work_ns)),
         (GAP, Values(scope.gap_ns.sum(axis=0))),
         *((GAP_PARTS[name], Values(scope.gap_ns[k])) for k, name in enumerate(GAPS)),
-        (ON_GPU, Values(gpu)),
+        (LABELS["gpu"], Values(gpu)),
         (TYPE, worded([TYPES[code] for code in node_types(table, rows).tolist()])),
         (KERNEL, worded([table.names[code] for code in table.kernel[rows].tolist()])),
         (EVIDENCE, worded(evidence)),
     ]
-    first = (ON_PATH, GAP, ON_GPU, METRICS["start_ns"], TYPE, EVIDENCE, KERNEL)
+    first = (ON_PATH, GAP, LABELS["gpu"], METRICS["start_ns"], TYPE, EVIDENCE, KERNEL)
     shown = [each.name for each in (*first, METRICS["kernel_ns"], *GAP_PARTS.values())]
     return table_view(
         view,

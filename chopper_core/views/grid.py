@@ -23,6 +23,7 @@ from chopper_core.columns import (
     numbered,
     worded,
 )
+from chopper_core.columns.labels import LABELS
 from chopper_core.graph.process_groups import Places, places_of
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
@@ -64,13 +65,9 @@ _NO_LAYOUT: Final = (
 
 COLUMNS: Final = columns(
     """
-    node | | node
-        The host of the rank; else its number by devices.
     slot | | slot
         The GPU's place in its node, from slots.csv.
         missing: no slots.csv
-    rank | | rank
-        The rank of the GPU.
 """
 )
 COORDINATES: Final = {
@@ -214,12 +211,12 @@ def _result(run: Run, view: View, figure: Metric, by_gpu: dict[int, float]) -> V
     own = [
         (figure, numbered(numbers)),
         (difference, numbered(beyond)),
-        (COLUMNS["rank"], Values(np.array(places.ranks, np.int64))),
+        (LABELS["rank"], Values(np.array(places.ranks, np.int64))),
     ]
     for name in places.dimensions:
         codes = np.array(places.coordinates[name], np.int64)
         own.append((COORDINATES[name], Values(codes, codes < 0)))
-    own.append((COLUMNS["node"], worded([node or None for node in places.nodes])))
+    own.append((LABELS["node"], worded([node or None for node in places.nodes])))
     if any(places.slots):
         own.append((COLUMNS["slot"], worded([slot or None for slot in places.slots])))
 

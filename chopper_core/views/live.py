@@ -21,15 +21,16 @@ from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
 from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
+from chopper_core.columns.labels import LABELS
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.phrases import facts, percent, time
-from chopper_core.model.recent import STALE_S
+from chopper_core.model.recent import STALE_S, NodeGpu
 from chopper_core.model.recent_steps import SLOWER, JobSteps, RecentSteps
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -44,7 +45,7 @@ SPEC: Final = ViewSpec(
     name="live",
     title="Summary · live",
     question="What are the GPUs doing now, and how long did the last step take?",
-    of="window:SECONDS",
+    of="window:SECONDS or gpu:NUMBER",
     no_statistic="shows the latest samples",
     takes_samples=True,
     takes_logs=True,
@@ -60,9 +61,18 @@ _BINS: Final = 240
 _MAX_STEPS: Final = 240
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
+_MOST_PROCESSES: Final = 16
+_NUMBER: Final = r"\d{1,9}"
 _MOST_WINDOWS: Final = 2
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
-_FIGURES: Final = ("throttle_pct", "vram_bytes")
+_LINKS: Final = (
+    *("nvlink_gbps", "nvlink_read_gbps", "nvlink_write_gbps"),
+    *("xgmi_read_gbps", "xgmi_write_gbps", "pcie_gbps"),
+)
+_FIGURES: Final = ("throttle_pct", "vram_bytes", "fan_pct", *_LINKS)
+_HISTORY: Final = (*_LANES, "mem_mhz", "mem_util_pct", "mem_c", *_FIGURES)
+"""The signals of one GPU."""
+_HISTORY_S: Final = 3600.0
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
 _COLUMNS: Final = columns(
     f"""
@@ -88,16 +98,26 @@ _COLUMNS: Final = columns(
         The share of time under a limiter {_NOW}.
     now_vram_bytes | B | memory
         The memory in use {_NOW}.
+    now_fan_pct | % | fan
+        The speed of the fan {_NOW}.
+    now_nvlink_gbps | GB/s | NVLink
+        The traffic of NVLink, both directions, {_NOW}.
+    now_nvlink_read_gbps | GB/s | NVLink in
+        What NVLink receives {_NOW}.
+    now_nvlink_write_gbps | GB/s | NVLink out
+        What NVLink sends {_NOW}.
+    now_xgmi_read_gbps | GB/s | xGMI in
+        What is read over the links to other GPUs {_NOW}.
+    now_xgmi_write_gbps | GB/s | xGMI out
+        What is written over the links to other GPUs {_NOW}.
+    now_pcie_gbps | GB/s | PCIe
+        The traffic of PCIe, both directions, {_NOW}.
     model | | model
         The product.
     pci | | PCI
         Its PCI address.
     memory_bytes | B | of memory
         Its memory, where a file states it.
-    node | | node
-        The host.
-    rank | | rank
-        The rank of the job.
     """,
     missing="no such telemetry of the GPU for 10 s; steps need a recording that still runs",
     source="telemetry",
@@ -105,12 +125,16 @@ _COLUMNS: Final = columns(
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    given = options_of(view, SPEC, window=POSITIVE).get("window")
-    seconds = float(given or WINDOW_S)
+    given = options_of(view, SPEC, window=POSITIVE, gpu=_NUMBER)
+    seconds = float(given.get("window", _HISTORY_S if "gpu" in given else WINDOW_S))
     measured = run.measured
     if run.recent is not None:
-        measured = run.recent.signals((*_LANES, *_FIGURES, "power_cap_w"), seconds)
+        measured = run.recent.signals((*_HISTORY, "power_cap_w"), seconds)
     gpus = gpus_of(run)
+    if "gpu" in given:
+        gpus = [gpu for gpu in gpus if gpu == int(given["gpu"])]
+        if not gpus:
+            raise NothingToShow(f"there is no GPU {given['gpu']} in this run")
     steps = None if run.is_sampled_only else step_times(run, View(view.run))
     # A source of other signals, such as memory, may go on for longer: lanes end with their own.
     lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
@@ -135,23 +159,88 @@ def answer(run: Run, view: View) -> ViewResult:
     if np.isfinite(limit).any():
         own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
+    if "gpu" in given:
+        return table_view(
+            view,
+            LabelledRows("gpu", [str(gpu) for gpu in gpus]),
+            own,
+            total={},
+            opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, given["gpu"]),
+            shown=known_columns(own),
+            headline=_job_headline(run),
+            charts=(
+                *_history(measured, gpus[0], float(limit[0]), (end_ns, seconds)),
+                *_below(_process_cards(run, view, gpus)),
+            ),
+        )
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
-    cards = _cards(run, view, steps, gpus)
+    cards = (*_cards(run, view, steps, gpus), *_process_cards(run, view, gpus))
     step_times_ms, profiled = _step_row(job, steps)
     lanes = tuple(replace(each, steps=step_times_ms, profiled=profiled) for each in lanes)
-    below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),
         own,
         total={},
-        opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, str(gpus[row])),
+        opens=lambda row: _history_of(view, gpus[row]),
         shown=known_columns(own),
         headline=(
             *_job_headline(run),
             *run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         ),
-        charts=(*(lanes or _step_chart(job)), *below),
+        charts=(*(lanes or _step_chart(job)), *_below(cards)),
+    )
+
+
+def _below(cards: tuple[Card, ...]) -> tuple[Cards, ...]:
+    return (Cards("alarms and findings", cards),) if cards else ()
+
+
+def _history_of(view: View, gpu: int) -> View:
+    """The signals of a GPU over the last hour."""
+    return replace(view, of=f"gpu:{gpu}", columns=(), sort="", filter="")
+
+
+def _history(
+    measured: Mapping[str, Signal], gpu: int, limit_w: float, window: tuple[int, float]
+) -> tuple[LineChart, ...]:
+    """A chart of each signal of a GPU, with its limit."""
+    end_ns, seconds = window
+    hot_c = mark_limits().hot_c[1]
+    limits = {"power_w": limit_w, HOTSPOT: hot_c, EDGE: hot_c}
+    drawn = []
+    for name in _HISTORY:
+        curve = measured[name].curves.get(gpu) if name in measured else None
+        if curve is None or len(curve.edges_ns) < 2:
+            continue
+        begin_ns = max(int(curve.edges_ns[0]), end_ns - round(seconds * 1e9))
+        if end_ns <= begin_ns:
+            continue
+        bounds = bounds_of(begin_ns, end_ns, _BINS)
+        lines = {f"GPU {gpu}": curve.means(bounds)}
+        if isfinite(limits.get(name, nan)):
+            lines["limit"] = np.full(_BINS, limits[name])
+        signal, ago_s = measured[name], (bounds[:-1] - end_ns) / 1e9
+        drawn.append(LineChart.over(signal.title, signal.unit, "time", "s", ago_s, lines))
+    return tuple(drawn)
+
+
+def _process_cards(run: Run, view: View, gpus: Sequence[int]) -> tuple[Card, ...]:
+    """The processes on the GPUs of this node, those with the most memory first."""
+    own = [each for each in (run.recent.processes if run.recent else ()) if each.gpu in gpus]
+    own.sort(key=lambda each: (-each.memory_bytes, each.gpu, each.pid))
+    return tuple(
+        Card(
+            (f"GPU {each.gpu}",),
+            facts(
+                f"process {each.pid}",
+                each.user,
+                scaled_text(float(each.memory_bytes), Unit.BYTES) if each.memory_bytes >= 0 else "",
+                each.command,
+            ),
+            address.render(_history_of(View(view.run, name=SPEC.name), each.gpu)),
+        )
+        for each in own[:_MOST_PROCESSES]
     )
 
 
@@ -414,14 +503,24 @@ def _names(run: Run, gpus: list[int]) -> Own:
     """The node and the rank of each GPU, where there are several and they say more."""
     nodes, ranks = _name_words(run, gpus)
     about = {gpu.index: gpu for gpu in run.gpus}
+    node = run.recent.gpus if run.recent is not None else {}
+    unknown = NodeGpu("", "", 0)
     words: list[tuple[str, list[str]]] = [
         ("node", nodes),
         ("rank", [rank.removeprefix("r") for rank in ranks]),
-        ("model", [about[gpu].hardware for gpu in gpus]),
-        ("pci", [about[gpu].pci for gpu in gpus]),
+        ("model", [about[gpu].hardware or node.get(gpu, unknown).model for gpu in gpus]),
+        ("pci", [about[gpu].pci or node.get(gpu, unknown).pci for gpu in gpus]),
     ]
-    found = [(_COLUMNS[name], worded([each or None for each in own])) for name, own in words]
-    sizes = numbered([float(about[gpu].memory_bytes) or nan for gpu in gpus])
+    found = [
+        (LABELS.get(name) or _COLUMNS[name], worded([each or None for each in own]))
+        for name, own in words
+    ]
+    sizes = numbered(
+        [
+            float(about[gpu].memory_bytes or node.get(gpu, unknown).memory_bytes) or nan
+            for gpu in gpus
+        ]
+    )
     found.append((_COLUMNS["memory_bytes"], sizes))
     return [(column, values) for column, values in found if values.present().any()]
 

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of
 from chopper_core.analyses.overlap import _LIKE, Effect, Overlaps, _OfLike, effect, overlaps_in
+from chopper_core.analyses.overlap_columns import GroupedOverlaps, columns_of_effect
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.columns import METRICS, Values, column, numbered, worded
 from chopper_core.columns.derived import reduced, statistic_column
-from chopper_core.columns.metric import quotient
+from chopper_core.columns.labels import LABELS
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.phrases import facts, percent
@@ -22,19 +23,18 @@ from chopper_core.model.signals import Signal, TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, Kind
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, child_of, complete_order
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counts_of,
     median_of,
     places_by,
     quantile_of,
-    quantiles_of,
     ranked,
     stable_order,
     sums_of,
 )
-from chopper_core.views.shared.table_view import by_gpu, table_view
+from chopper_core.views.shared.table_view import by_gpu, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -60,65 +60,9 @@ _LEVELS: Final = LEVELS[:-1]
 
 
 _ALONE, _TOGETHER = "compute alone", "with collectives"
-_CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"
-_COMPARED: Final = (
-    "Only like instances are compared: of the same operation, phase, GPU and kernels, within the "
-    "row."
-)
-_NO_SPREAD: Final = "too few like instances, or their overlap doesn't differ"
-
-OVERLAP: Final = column(f"""overlap_pct | % | overlap
-    Share of the operations' elapsed time in which collectives run on the same GPU: the union
-    of their intervals over the sum of instance_ns.
-    source: {_CHOPPER}""")
-WITH_COPIES: Final = column(f"""overlap_copies_pct | % | with copies
-    As overlap_pct, of collectives together with the kernels and copies of FSDP's own
-    operations (FSDP::..., FullyShardedDataParallel...), which the original takes for
-    communication too.
-    source: {_CHOPPER}""")
-SLOWDOWN: Final = column(f"""slowdown_x | x | slowdown
-    Median elapsed time of the instances with high overlap over that of those with low overlap:
-    the upper and the lower quarter of the range between the least and the most overlapped.
-    {_COMPARED} Several of them count by their number of instances. At least 2 instances on both
-    sides, and 10 points between the least and the most overlapped.
-    missing: {_NO_SPREAD}""")
-COST: Final = column(f"""overlap_cost_ns | ns | cost | sum | signed
-    Time of the instances with high overlap beyond the median of those with low overlap (see
-    slowdown_x): their number times the difference of the medians.
-    missing: {_NO_SPREAD}""")
-PEARSON: Final = column(f"""pearson_r | | r
-    Pearson's correlation of overlap and duration over the instances, both as differences from
-    the mean of like instances, durations relative to it. {_COMPARED}
-    missing: {_NO_SPREAD}
-    source: Lit Silicon (arXiv 2511.09861)""")
-COSINE: Final = column(f"""cosine | | cosine
-    Cosine similarity of overlap and duration over the instances, durations relative to the
-    mean of like instances. {_COMPARED}
-    missing: no overlap
-    source: Lit Silicon (arXiv 2511.09861)""")
-MEDIAN: Final = column("""median_overlap_pct | % | median
-    Median overlap of the row's instances.""")
-P5: Final = column("""p5_overlap_pct | % | p5
-    5th percentile of the instances' overlap.""")
-P95: Final = column("""p95_overlap_pct | % | p95
-    95th percentile of the instances' overlap.""")
 INSTANCES: Final = column("""instances | | instances | sum
     Instances of operations: what an operation computes in one layer, phase and step on
     one GPU, counted again in each micro-step.""")
-TIME: Final = column("""instance_ns | ns | instances' time | sum
-    Durations of the instances' own kernels; what runs between two of them is no part of it.""")
-OVERLAPPED: Final = column("""beside_comm_ns | ns | overlapped | sum
-    The part of instance_ns during which collectives run on the same GPU.""")
-GPU: Final = column("""gpu | | GPU
-    The GPU of the instance.""")
-ITERATION: Final = column("""iteration | | step
-    The step of the instance.
-    missing: the trace has no steps""")
-PHASE: Final = column("""phase | | phase
-    The phase of the instance.""")
-LAYER: Final = column("""layer | | layer
-    The layer of the instance.
-    missing: it belongs to no layer""")
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -148,18 +92,13 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         return run.memo(("overlap of like instances", gpus, counted), make)
 
     known = effect(found, owner, count, once if is_whole else None)
-    number, totals = counts_of(owner, count), _totals(found, view.stat)
-    figures = _figures(found, owner, count, view.stat)
-    low, median, high = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95)).T
+    of_rows, totals = GroupedOverlaps(found, owner, count), _totals(found, view.stat)
+    number = counts_of(owner, count)
+    figures = _figures(of_rows, view.stat)
     own: Own = [
         *figures[:2],
-        (SLOWDOWN, numbered(known.slowdown)),
-        (COST, numbered(known.cost_ns)),
-        (PEARSON, numbered(known.pearson)),
-        (COSINE, numbered(known.cosine)),
-        (MEDIAN, numbered(median)),
-        (P5, numbered(low)),
-        (P95, numbered(high)),
+        *columns_of(columns_of_effect(known), METRICS),
+        *columns_of(of_rows.quantiles(), METRICS),
         (INSTANCES, Values(number)),
         *figures[2:],
     ]
@@ -180,38 +119,35 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     )
 
 
-def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
+def _figures(rows: GroupedOverlaps, stat: str = "") -> Own:
     """The overlap of the instances with collectives, and with copies too, their time and overlapped
-    time, of the rows to which `owner` gives them; with a statistic that over them."""
+    time, of the rows; with a statistic that over them."""
     if stat:
-        order = stable_order(owner)
+        order = stable_order(rows.owner)
         return [
-            (statistic_column(metric, stat), reduced(stat, values.take(order), owner[order], count))
-            for metric, values in _of_each(found)
+            (
+                statistic_column(metric, stat),
+                reduced(stat, values.take(order), rows.owner[order], rows.count),
+            )
+            for metric, values in _of_each(rows.found)
         ]
-    in_comm, elapsed = (sums_of(each, owner, count) for each in (found.comm_ns, found.elapsed_ns))
-    has_copies = found.masked_ns is not found.comm_ns
-    masked = sums_of(found.masked_ns, owner, count) if has_copies else in_comm
-    return [
-        (OVERLAP, quotient(in_comm, elapsed, 100.0)),
-        (WITH_COPIES, quotient(masked, elapsed, 100.0)),
-        (TIME, Values(elapsed)),
-        (OVERLAPPED, Values(in_comm)),
-    ]
+    return columns_of(rows.times(), METRICS)
 
 
 def _of_each(found: Overlaps) -> Own:
+    """The same of each instance."""
     whole = np.maximum(found.elapsed_ns, 1)
-    return [
-        (OVERLAP, numbered(100.0 * found.share)),
-        (WITH_COPIES, numbered(100.0 * (found.masked_ns / whole))),
-        (TIME, Values(found.elapsed_ns)),
-        (OVERLAPPED, Values(found.comm_ns)),
-    ]
+    each = {
+        "overlap_pct": numbered(100.0 * found.share),
+        "overlap_copies_pct": numbered(100.0 * (found.masked_ns / whole)),
+        "instance_ns": Values(found.elapsed_ns),
+        "beside_comm_ns": Values(found.comm_ns),
+    }
+    return columns_of(each, METRICS)
 
 
 def _totals(found: Overlaps, stat: str = "") -> Own:
-    return _figures(found, np.zeros(len(found), np.intp), 1, stat)
+    return _figures(GroupedOverlaps(found, np.zeros(len(found), np.intp), 1), stat)
 
 
 def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
@@ -225,10 +161,10 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     totals = _totals(found)
     own: Own = [
         *_of_each(found),
-        (GPU, Values(codes["gpu"])),
-        (ITERATION, Values(codes["iteration"], codes["iteration"] == NO_LABEL)),
-        (PHASE, worded(texts["phase"])),
-        (LAYER, Values(codes["layer"], codes["layer"] == NO_LABEL)),
+        (LABELS["gpu"], Values(codes["gpu"])),
+        (LABELS["iteration"], Values(codes["iteration"], codes["iteration"] == NO_LABEL)),
+        (LABELS["phase"], worded(texts["phase"])),
+        (LABELS["layer"], Values(codes["layer"], codes["layer"] == NO_LABEL)),
         (METRICS["start_ns"], Values(found.start_ns - run.origin_ns)),
     ]
     plain = View(

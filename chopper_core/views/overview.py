@@ -75,6 +75,8 @@ from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 OPERATION: Final = "operation"
+_SLOWED_PCT: Final = 50.0
+"""Recorded steps that are longer by so much are said to be slowed."""
 SPEC: Final = ViewSpec(
     name="overview",
     title="Summary",
@@ -195,6 +197,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
             headline,
             facts_of(step),
             *_whole_run(step),
+            *_slowed_by_recording(step.run),
             *doubt_of(step),
         ),
         charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
@@ -202,6 +205,17 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         total_title=ALL_GPUS,
     )
     return replace(result, by=NODE if rows.level == NODE and not view.by else "")
+
+
+def _slowed_by_recording(run: Run) -> tuple[str, ...]:
+    """That the recorded steps are much longer than the others of the job."""
+    slower = max((each.slower_pct or 0.0 for each in run.recordings), default=0.0)
+    if slower < _SLOWED_PCT:
+        return ()
+    return (
+        f"recording slows these steps: {slower:.0f} % longer than outside the window; --light "
+        "slows them less",
+    )
 
 
 def _baseline_step(step: Step) -> Step | None:
@@ -238,6 +252,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None, headline: 
             headline,
             facts_of(step),
             *_whole_run(step),
+            *_slowed_by_recording(step.run),
             *doubt_of(step),
         ),
         charts=(_composition(step, base), lanes, _cards_of(step, slow)),

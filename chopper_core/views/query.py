@@ -188,7 +188,8 @@ def _kept(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
         return ask()
     key = view.name, view
     stored = partial(StoredAnswer.of, run)
-    found: ViewResult = run.kept(key, StoredAnswer, ask, stored, partial(restored_answer, run, ask))
+    restored, is_costly = partial(restored_answer, run, ask), view_spec(view.name).is_costly
+    found: ViewResult = run.kept(key, StoredAnswer, ask, stored, restored, is_costly=is_costly)
     return found
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from chopper_core.analyses import call_columns as call_columns
 from chopper_core.analyses import collective_columns as collective_columns
 from chopper_core.analyses import launch_columns as launch_columns
+from chopper_core.analyses import overlap_columns as overlap_columns
 from chopper_core.analyses.base import Base
 from chopper_core.columns import METRICS, Metric, Values
 from chopper_core.graph import metrics as metrics
@@ -66,6 +67,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether it answers for a run of a trainer's log alone."""
     takes_snapshots: bool = False
     """Whether it answers for a run of memory snapshots alone."""
+    is_costly: bool = False
+    """Whether its answer is kept however fast it was made: another view may have done the work."""
     is_live: bool = False
     """Whether its answer changes while the run stays the same."""
     any_split: bool = False

@@ -45,6 +45,7 @@ SPEC: Final = ViewSpec(
     by=(QUESTION, "operation", "phase", "layer", "gpu", "iteration"),
     of=f"questions with {SEPARATOR} between them, such as gpu:5 as peers{SEPARATOR}no contention",
     second="graph",
+    is_costly=True,
     no_statistic="has a row per question, of whole steps",
 )
 COLUMNS: Final = columns("""

@@ -182,14 +182,17 @@ def _can_explain(screen: Explorer) -> bool:
 
 def _has_question(screen: Explorer) -> bool:
     """Whether a replay can be asked about the row or the finding at the cursor."""
+    is_asked = screen.cards.has_keys or screen.view.name == WHATIF
+    return not isinstance(screen.run, SeveralRuns) and (is_asked or _is_question(screen))
+
+
+def _is_question(screen: Explorer) -> bool:
+    """Whether the step can be replayed without the row under the cursor."""
     from chopper_core.views.shared.row_questions import question_about
 
-    if isinstance(screen.run, SeveralRuns):
+    if isinstance(screen.run, SeveralRuns) or not _has_row_keys(screen) or not screen.table.rows:
         return False
-    if screen.cards.has_keys or screen.view.name == WHATIF:
-        return True
-    has_row = bool(screen.table.rows) and _has_row_keys(screen)
-    return has_row and bool(question_about(screen.view, screen.frame, screen.table.cursor))
+    return bool(question_about(screen.view, screen.frame, screen.table.cursor))
 
 
 @action(ASK, "W", title="Why", hint="why", can=_can_explain)
@@ -230,7 +233,7 @@ async def what_if(screen: Explorer, argument: str) -> None:
 
 def _can_predict(screen: Explorer) -> bool:
     if screen.view.overrides.predicted or not screen.cards.has_keys:
-        return bool(screen.view.overrides.predicted) or _has_question(screen)
+        return bool(screen.view.overrides.predicted) or _is_question(screen)
     from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 
     run, view, card = screen.run, screen.view, screen.cards.card

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
+from chopper_core.views import PLACES
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
@@ -23,7 +24,7 @@ from chopper_tui.export import (
     write_snapshot,
 )
 from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
-from chopper_tui.places import question_of
+from chopper_tui.places import question_of, tabs_at
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
@@ -134,23 +135,25 @@ def quit_(screen: Explorer, _: str) -> None:
 
 
 _SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "limits", "theme")
-"""What the palette offers first, next to the places."""
+"""What the palette offers first, after the seven places."""
 
 
 @action(CHOPPER, PALETTE_KEY, title="Search all of these")
 def palette(screen: Explorer, _: str) -> None:
     """Search places, actions, columns, signals and recent places by name."""
-    tabs = [
-        (f"{tab.place}  {tab.name}", question_of(name), "view", name)
+    tabs = {
+        name: (f"{tab.place}  {tab.name}", question_of(name), "view", name)
         for name, tab in screen.tabs.items()
-    ]
+    }
+    places = [tabs.pop(tabs_at(screen.tabs, place)[0]) for place in PLACES]
     known = screen.actions
     first = [known[name] for name in _SOUGHT if name in known]
     actions = [each for each in known.values() if each not in first]
-    titled = [
-        (each.title, f"{each.help} {each.command}", each.id, "") for each in (*first, *actions)
-    ]
-    offered = [*tabs, *titled, *_offers(screen)]
+    sought, others = (
+        [(each.title, f"{each.help} {each.command}", each.id, "") for each in some]
+        for some in (first, actions)
+    )
+    offered = [*places, *sought, *tabs.values(), *others, *_offers(screen)]
     options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
 
     def perform(key: str) -> None:

@@ -270,6 +270,8 @@ class Explorer(ScreenParts):
             self.say(str(error), error=True)
             return
         here, holder = self.here, self._holder
+        if self.frame.level == "iteration" and self.table.cursor == self._row_of(self.frame, None):
+            here = (*here[:-1], replace(here[-1], label=None))
         if view.path != self.view.path:
             here = (*self.trail_to(view)[:-1], replace(here[-1], view=view))
         self.home, self.run, self.trail = run, shown, here
@@ -309,7 +311,7 @@ class Explorer(ScreenParts):
             self.picture_pane.forget()
         self.data = data
         frame, place = data.frame, self.trail[-1]
-        row = _row_of(frame, place.label)
+        row = self._row_of(frame, place.label)
         if self._holder is self.side:
             self._holder = None
         self.cards.show(cards_of(frame), row if self.shows_sentences else None)
@@ -338,6 +340,20 @@ class Explorer(ScreenParts):
             self._rest.cancel()
         loop = asyncio.get_running_loop()
         self._rest = loop.call_later(_REST_S, run_in_thread, _give_back)
+
+    def _row_of(self, frame: Frame, label: str | None) -> int:
+        """The row of a label, or else the first that counts: not a truncated step.
+
+        Of the steps of a run that is followed it is the newest that counts.
+        """
+        if label is not None and label in frame.labels:
+            return frame.labels.index(label)
+        counted = (row for row in range(len(frame)) if not (frame.left_out and frame.is_cut(row)))
+        is_followed = self.app.follower is not None  # type: ignore[attr-defined]
+        if is_followed and frame.level == "iteration":
+            numbered = [row for row in counted if frame.labels[row].isdecimal()]
+            return max(numbered, key=lambda row: int(frame.labels[row]), default=0)
+        return next(counted, 0)
 
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:
@@ -453,14 +469,6 @@ class Explorer(ScreenParts):
 def _give_back() -> None:
     give_back()
     let_go()
-
-
-def _row_of(frame: Frame, label: str | None) -> int:
-    """The row of a label, or else the first that counts: not a truncated step."""
-    if label is not None and label in frame.labels:
-        return frame.labels.index(label)
-    counted = (row for row in range(len(frame)) if not (frame.left_out and frame.is_cut(row)))
-    return next(counted, 0)
 
 
 def bindings_of(actions: Iterable[Action]) -> list[Binding]:

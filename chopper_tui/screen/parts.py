@@ -648,7 +648,9 @@ class ScreenParts(SteadyScreen[None]):
         evidence, second = self.evidence, self.data.second
         if evidence.display:
             word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
-            opens = "none for this row" if target is None else target.name or "explore"
+            opens = "none for this row"
+            if target is not None:
+                opens = view_spec(target.name).title if target.name else "Tree"
             evidence.show(target, f"{word}  {opens}")
         if not self.query_one("#side").display:
             return

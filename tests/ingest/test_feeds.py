@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
+import json
+import os
+import sys
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from math import nan
 from pathlib import Path
 from threading import Event, Thread
 from typing import ClassVar
@@ -13,11 +18,12 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
+from chopper_core.columns import Values
 from chopper_core.ingest import feeds
 from chopper_core.ingest.feeds import FeedCall, ToolFeed, node_feed, scrape_feed
 from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.model.address import parse
-from chopper_core.model.charts import GpuLanes
+from chopper_core.model.charts import Cards, GpuLanes
 from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
@@ -26,8 +32,9 @@ from chopper_core.record.hooks.step_ring import StepRing
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry import dcgm
 from chopper_core.sources.telemetry.dcgm import scraped_lines
-from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.errors import DataError, NothingToShow, UsageError
 from chopper_core.views.query import query
+from tests.conftest import ROOT
 
 AMD = """\
 # HELP gpu_clock Current clock
@@ -282,3 +289,81 @@ def test_a_node_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(DataError, match="no GPU can be read on this node: no amdsmi; no NVML"):
         node_feed(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def words_of(values: Values) -> list[str]:
+    assert values.words is not None
+    return [values.words[int(code)] for code in values.numbers]
+
+
+@pytest.mark.parametrize(("name", "count"), [("AmdSmi", 64), ("Nvml", 2)])
+def test_live_has_what_the_library_knows_of_each_gpu(
+    name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 partitions are GPUs of their own, and variables that hide GPUs hide none here."""
+    from chopper_core.record import gpus
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for variable in ("ROCR", "HIP", "CUDA"):
+        monkeypatch.setenv(f"{variable}_VISIBLE_DEVICES", "1")
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "record" / "stand_ins"))
+    monkeypatch.setenv("STAND_IN", json.dumps({"gpus": count}))
+    for module in ("load", "amdsmi", "pynvml"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    library = getattr(gpus, name)()
+    monkeypatch.setattr(feeds, "open_library", lambda: (library, []))
+    run = tmp_path / "run"
+    run.mkdir()
+    follower = Follower(str(run), every_s=0.02)
+    follower.feeds = (node_feed(run),)
+    try:
+        opened = follower.open()
+        until = time.monotonic() + 20
+        while time.monotonic() < until and len(follower.recent.series["power_w", 0]) < 4:
+            follower.tail()
+            time.sleep(0.15)
+        frame = query(follower.run or opened, parse(f"{run}:?view=live"))
+        is_amd = name == "AmdSmi"
+        # amdsmi counts from the other end of the bus: PCI 1c is its first of two.
+        place = [count - 1 - gpu if is_amd else gpu for gpu in range(count)]
+        columns = frame.values
+        words = {name: words_of(columns[name]) for name in ("model", "pci")}
+        assert [*frame.labels] == [str(gpu) for gpu in range(count)]
+        model = "AMD Instinct MI300X" if is_amd else "NVIDIA H100 80GB HBM3"
+        assert words["model"] == [model] * count
+        pci = [f"{0x0C + 0x10 * each:02x}:00.0" for each in place]
+        assert [
+            each.lower()[-len(own) :] for each, own in zip(words["pci"], pci, strict=True)
+        ] == pci
+        fans = [nan if each == 1 else 20.0 if is_amd else 30.0 + each for each in place]
+        if not is_amd:
+            fans[1] = 31.0
+            for link, rate in (("nvlink_read", 2**30), ("nvlink_write", 2**31), ("pcie", 7 << 20)):
+                shown = columns[f"now_{link}_gbps"].numbers
+                np.testing.assert_allclose(shown, rate / 1e9, rtol=0.4)
+        np.testing.assert_allclose(columns["now_fan_pct"].known(), fans)
+        total = 196592 << 20 if is_amd else 80 << 30
+        sizes = columns["memory_bytes"].known()
+        np.testing.assert_array_equal(sizes, [nan if e == 1 and is_amd else total for e in place])
+        (cards,) = (each for each in frame.charts if isinstance(each, Cards))
+        processes = [card for card in cards.cards if "process" in card.text]
+        text = f"process {os.getpid()} · {getpass.getuser()}"
+        assert processes and all(card.text.startswith(text) for card in processes)
+        assert any("pytest" in card.text for card in processes)
+        assert all(("19.33 GB" in card.text) == is_amd for card in processes)
+        for column, values in columns.items():
+            down = query(opened, parse(f"{run}:?view=live&sort=-{column}"))
+            if values.words is None:
+                numbers = values.known()[[int(label) for label in down.labels]]
+                numbers = numbers[np.isfinite(numbers)]
+                assert (np.diff(numbers) <= 0).all(), column
+        history = query(opened, frame.target(1))
+        assert [*history.labels] == ["1"]
+        power = next(each for each in history.charts if getattr(each, "unit", "") == "W")
+        own, limit = power.series
+        assert set(limit.numbers.tolist()) == {750.0 if is_amd else 700.0}
+        assert np.nanmin(own.numbers) >= 150 and np.nanmax(own.numbers) <= 700
+        with pytest.raises(NothingToShow, match="no GPU 99"):
+            query(opened, parse(f"{run}:?view=live&of=gpu:99"))
+    finally:
+        follower.close()

@@ -214,6 +214,13 @@ def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     assert "+10 %: a step takes 11 ms in a window, 10 ms outside (medians of 2 and 7" in text
     assert "files not read" not in text
     assert [path for path, _ in run.skipped] == []
+    usual = query(run, parse("R?view=overview")).headline
+    assert not any("recording slows" in line for line in usual)
+    killed.step_times["inside_ns"] = 30 * MS
+    manifest.publish_part(run_dir, killed)
+    slowed = query(open_run(str(run_dir)), parse("R?view=overview")).headline
+    (line,) = (line for line in slowed if "recording slows" in line)
+    assert "200 % longer than outside the window" in line
 
 
 def test_a_damaged_manifest_costs_only_what_it_knows(tmp_path: Path) -> None:

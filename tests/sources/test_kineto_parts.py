@@ -144,9 +144,9 @@ def compare(
 def test_parts_of_any_size_are_the_whole(
     compare: Callable[..., tuple[Trace, list[bool]]], layout: str
 ) -> None:
-    text = LAYOUTS[layout](events(400), KEYS).encode()
+    text = LAYOUTS[layout](events(300), KEYS).encode()
     trace, made = compare(text, helps=(first, meanwhile))
-    assert trace.losses == Losses() and len(trace.activities) == 400
+    assert trace.losses == Losses() and len(trace.activities) == 300
     # An event without the key that begins the others is no place to begin at.
     assert layout == "uneven" or made == [True] * (2 * len(PIECES))
 

@@ -117,6 +117,23 @@ def test_what_was_worked_out_is_not_worked_out_again(
     assert asked.take() == ["ranks"]
 
 
+def test_what_another_view_worked_out_before_is_kept(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The findings are quick to list after the overview, and slow in a process that lists them
+    first."""
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", float("inf"))
+    asked = Asked(monkeypatch)
+    run = cache.open_cached(str(copy))
+    for name in ("overview", "findings", "ranks"):
+        frame_of(run, View(str(copy), name=name))
+    assert isinstance(run.derived, Derived) and asked.take() == ["findings", "ranks"]
+    run.derived.wait()
+    for name in ("findings", "ranks"):
+        _json(copy, f"?view={name}")
+    assert asked.take() == ["ranks"]
+
+
 def test_what_many_rows_open_is_not_worked_out_again(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

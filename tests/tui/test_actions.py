@@ -105,11 +105,13 @@ async def test_the_palette_offers_all() -> None:
         await at.press("ctrl+p")
         assert isinstance(at.app.screen, Chooser)
         offered = [title for _, title, _ in at.app.screen._options]
-        # What people look for comes first: the places and their tabs, then files and comparing.
+        # What people look for comes first: the seven places, then files and comparing.
+        assert [title[0] for title in offered[:7]] == [*"0123456"] and offered[0] == "0  Summary"
+        assert offered[7] == "Open another run"
+        assert {"Snapshot", "Report as a page", "Compare the marked rows"} <= {*offered[7:15]}
         places = [f"{tab.place}  {tab.name}" for tab in at.explore.tabs.values()]
-        assert offered[: len(places)] == places and places[0] == "0  Summary"
-        assert "Snapshot" in offered[len(places) :][:6]
-        assert {action.title for action in ACTIONS} <= {*offered}
+        assert {action.title for action in ACTIONS} | {*places} <= {*offered}
+        assert all(offered.count(each) == 1 for each in places)
         for kind in ("Theme: ", "Column: ", "Signal: "):
             assert any(title.startswith(kind) for title in offered[len(places) :]), kind
 

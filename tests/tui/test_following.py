@@ -83,6 +83,21 @@ async def test_what_comes_is_shown_and_the_row_keeps_its_name(folder: Path) -> N
         assert as_json(found) == as_json(wanted)
 
 
+async def test_the_cursor_of_steps_stands_on_the_newest_until_it_is_moved(folder: Path) -> None:
+    async with following(folder, ":gpu=0") as driven:
+        assert driven.label == "5"
+        write_window(folder, 20, STEP_GAP_US)
+        await until(driven, "6 of 6 rows")
+        assert driven.label == "22"
+        driven.explore.table.move_to_label("20")
+        write_window(folder, 40, 2 * STEP_GAP_US)
+        await until(driven, "9 of 9 rows")
+        assert driven.label == "20"
+    async with explorer(app=ChopperApp(lambda _: open_run(str(folder), jobs=1),
+                                       parse(f"{folder}:gpu=0"))) as driven:  # fmt: skip
+        assert driven.label == "3"
+
+
 async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
     async with following(folder, "?view=live") as driven:
         await until(driven, "1697")

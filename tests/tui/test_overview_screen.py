@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from textual.strip import Strip
 from textual.widgets import OptionList
 
+from chopper_core.answers.opening import home_of
 from chopper_core.columns import METRICS
 from chopper_core.findings import RULES
 from chopper_core.model import address
@@ -21,10 +22,9 @@ from chopper_core.model.charts import Composition, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.views import PLACES, TABS, view_module
+from chopper_core.views import PLACES, TABS, view_module, view_spec
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
-from chopper_tui.commands.options import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
@@ -199,7 +199,7 @@ async def test_the_lines_below_the_findings_are_the_evidence_of_one(size: tuple[
         for _ in range(3):
             target = at.frame.target(at.explore.table.cursor)
             evidence = query(demo(), target)
-            below = at.text().partition(f"evidence  {target.name}")[2]
+            below = at.text().partition(f"evidence  {view_spec(target.name).title}")[2]
             name = evidence.sort.removeprefix("-")
             assert any(each.title in below for each in evidence.columns if each.name == name)
             # The row that the finding is about comes first.
@@ -484,12 +484,12 @@ async def test_the_palette_has_views_themes_columns_signals_and_recent_addresses
         for typed, title in (
             ("light", "Theme: light"),
             ("l: pow", "Signal: power"),
-            ("w: ran", "View: Ranks"),
+            ("gpus ran", "5  GPUs · ranks"),
         ):
             await at.press("ctrl+p", *typed)
             assert title in at.text()
             await at.press("escape", "escape")
-        await at.press("ctrl+p", *"w: ran", "enter")
+        await at.press("ctrl+p", *"gpus ran", "enter")
         assert at.frame.view.name == "ranks"
         await at.press("ctrl+p", *"recent", "down", "enter")
         assert at.frame.view == View("sample.json")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.view import Baseline, View
-from chopper_core.views import VIEWS
+from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
 from chopper_tui.screen_data import run_shown
 from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
@@ -128,7 +128,8 @@ async def test_below_a_table_are_the_first_rows_that_its_row_leads_to(view: str)
         assert pane.display
         for _ in range(2):
             target = at.frame.target(at.explore.table.cursor)
-            below = at.text().partition(f"evidence  {target.name or 'explore'}")[2]
+            opens = view_spec(target.name).title if target.name else "Tree"
+            below = at.text().partition(f"evidence  {opens}")[2]
             rows = query(run_shown(demo_run(), target), target)
             label = next(each for each in rows.labels if each != "none")
             first = re.split(r"[…(<]", label)[0][:12]

@@ -13,6 +13,7 @@ from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
@@ -199,3 +200,28 @@ def test_words_have_no_statistic(run: Run, name: str) -> None:
     words = {label: plain.row(row)[name] for row, label in enumerate(plain.labels)}
     assert any(words.values())
     assert {label: median.row(row)[name] for row, label in enumerate(median.labels)} == words
+
+
+@pytest.mark.parametrize("level", ["operation", "phase", "layer", "iteration", "gpu"])
+def test_figures_of_overlap_are_columns_of_the_tree(run: Run, level: str) -> None:
+    names = (
+        *("overlap_pct", "overlap_copies_pct", "slowdown_x", "overlap_cost_ns", "pearson_r"),
+        *("cosine", "median_overlap_pct", "p95_overlap_pct", "instance_ns", "beside_comm_ns"),
+    )
+    tree = query(run, parse(f"R?order={level}&base=total&columns={','.join(names)}"))
+    found = query(run, parse(f"R?view=overlap&by={level}&base=total&columns={','.join(names)}"))
+    assert len(found)
+    for name in names:
+        there = dict(zip(tree.labels, tree.values[name].known().tolist(), strict=True))
+        here = dict(zip(found.labels, found.values[name].known().tolist(), strict=True))
+        assert here == pytest.approx({label: there[label] for label in here}, nan_ok=True), name
+        if name in ("overlap_pct", "instance_ns", "beside_comm_ns"):
+            assert found.total[name] == pytest.approx(tree.total[name]), name
+    table, busy = run.table, Counter[str]()
+    for row in run.tree_of(tree.view).node(()).rows.tolist():
+        if table.kind[row] == Kind.COMPUTE:
+            label = table.text_of(level, int(table.column(level)[row]))
+            if not table.text_of("operation", int(table.operation[row])).startswith("FSDP::"):
+                busy[label] += int(table.duration_ns[row])
+    for label, took in zip(tree.labels, tree.values["instance_ns"].known().tolist(), strict=True):
+        assert took == busy[label]

@@ -16,7 +16,7 @@ from chopper_core.analyses.overlap import Overlaps, overlaps_in
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind
+from chopper_core.model.table import NO_LABEL_TEXT, Kind
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from tests.demo import demo_run
@@ -300,7 +300,8 @@ def test_a_statistic_goes_over_the_instances_of_a_row(run: Run, stat: str, by: s
     assert found.over == LEVELS
     each: dict[str, list[Instance]] = defaultdict(list)
     for one in plain(run, ""):
-        if int(one.labels["iteration"]) not in run.cut_iterations:
+        step = one.labels["iteration"]
+        if step != NO_LABEL_TEXT and int(step) not in run.cut_iterations:
             each[one.labels[by]].append(one)
     makes = {
         "mean": statistics.fmean,

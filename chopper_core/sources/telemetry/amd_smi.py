@@ -45,6 +45,7 @@ _METRIC: Final = {
     "mem": Field(SignalName.MEM_C, "c"),
     "total_energy_consumption": Field(SignalName.ENERGY_J, "j"),
     "used_vram": Field(SignalName.VRAM_BYTES, "mb"),
+    "usage": Field(SignalName.FAN_PCT, "%"),
     "bandwidth": Field(SignalName.PCIE_GBPS, "mb/s"),
     "throttle_status": Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct),
     "accumulation_counter": Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS),
@@ -57,7 +58,7 @@ _METRIC: Final = {
         for limiter in _LIMITERS
     },
 }
-_METRIC_ONLY: Final = frozenset(_METRIC) - {"mem", "bandwidth"}
+_METRIC_ONLY: Final = frozenset(_METRIC) - {"mem", "bandwidth", "usage"}
 
 _MONITOR: Final = {
     "power_usage": Field(SignalName.POWER_W, "w"),

@@ -71,6 +71,7 @@ _QUERY: Final = field_columns(
     ("utilization.gpu", Field(SignalName.GFX_UTIL_PCT, "%")),
     ("utilization.memory", Field(SignalName.MEM_UTIL_PCT, "%")),
     ("memory.used", Field(SignalName.VRAM_BYTES, "mib")),
+    ("fan.speed", Field(SignalName.FAN_PCT, "%")),
     (
         "clocks_event_reasons.active clocks_throttle_reasons.active",
         replace(LIMITED_PCT, convert=_limited_pct),

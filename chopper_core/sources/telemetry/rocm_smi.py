@@ -38,6 +38,7 @@ _FIELDS: Final = {
     "gpu use (%)": Field(SignalName.GFX_UTIL_PCT, "%"),
     "gpu memory read/write activity (%)": Field(SignalName.MEM_UTIL_PCT, "%"),
     "vram total used memory (b)": Field(SignalName.VRAM_BYTES, "b"),
+    "fan speed (%)": Field(SignalName.FAN_PCT, "%"),
     "sclk clock speed:": Field(SignalName.GFX_MHZ, "mhz"),
     "mclk clock speed:": Field(SignalName.MEM_MHZ, "mhz"),
 }

@@ -48,7 +48,8 @@ def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
 
         return _told(checked(run, view))
 
-    return run.memo(key, lambda: run.kept(key, tuple[ToldFinding, ...], made, tuple, tuple))
+    kind = tuple[ToldFinding, ...]
+    return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
 
 
 def is_told(run: Run, view: View) -> bool:
@@ -89,7 +90,8 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
         known = checked(run, view)
         return tuple(known.range_ns(*each) for each, _ in known.placed)
 
-    return run.memo(key, lambda: run.kept(key, tuple[Ends, ...], made, tuple, tuple))
+    kind = tuple[Ends, ...]
+    return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
 
 
 def _told_key(view: View) -> tuple[Hashable, ...]:

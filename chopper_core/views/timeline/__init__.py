@@ -22,6 +22,7 @@ from chopper_core.analyses.lanes import (
 from chopper_core.analyses.leads import leads
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import Values, columns, numbered, worded
+from chopper_core.columns.labels import LABELS
 from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.phrases import facts
@@ -54,8 +55,6 @@ _MAX_FOR_LATE: Final = 1 << 20
 _NOTHING: Final = "nothing runs on the lane at the cursor"
 OF_LANES: Final = columns(
     """
-    gpu | | GPU
-        The GPU of the lane.
     lane_ns | ns | busy | sum
         Time of the window in which anything runs on the lane.
     lane_pct | % | busy
@@ -158,7 +157,7 @@ def answer(run: Run, view: View) -> ViewResult:
     ghosts = ghosts_of(run, view, lanes, seen)
     pointed_at = tuple(Pointed(**each) for each in at_lanes)
     chart = replace(chart, pointed=pointed_at, ghosts=ghosts, late=_late_lane(run, view, lanes))
-    own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
+    own = [(LABELS.get(name) or OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
     own += [(AT_CURSOR[name], values) for name, values in pointed.items()]
     result = table_view(
         view,

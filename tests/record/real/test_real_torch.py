@@ -151,6 +151,17 @@ def test_accumulation_with_two_optimizers(check) -> None:
         calls(names, 4 * TRACED)
 
 
+@pytest.mark.parametrize(
+    ("style", "forwards"), [("deepspeed", 4), ("megatron", 4), ("torchtitan", 1), ("trl", 5)]
+)
+def test_loops_of_libraries(check, style: str, forwards: int) -> None:
+    """TRL generates by three forwards, and asks a reference model by one: without gradients."""
+    for names in check("loops", style)[0]:
+        assert steps(names) == window()
+        assert names["lm_head"] == names["embed_tokens"] == forwards * TRACED
+        assert names["self_attn.qkv_proj"] == LAYERS * forwards * TRACED
+
+
 def with_kernels(trace: Path) -> None:
     """Put a kernel at each operator that runs no other: a trace as of a GPU, with torch's host."""
     content = json.loads(gzip.decompress(trace.read_bytes()))

@@ -1,5 +1,6 @@
 """A stand-in for AMD's amdsmi: an order of GPUs unlike HIP's, N/A, maxima, repeats, errors."""
 
+import os
 import time
 from enum import IntEnum
 
@@ -74,6 +75,23 @@ def amdsmi_get_gpu_vram_usage(handle):
     if handle.gpu == 1:
         raise AmdSmiLibraryException(NOT_SUPPORTED)
     return {"vram_total": 196592, "vram_used": 1024}
+
+
+def amdsmi_get_gpu_fan_speed(handle, sensor):
+    if handle.gpu == 1:
+        raise AmdSmiLibraryException(NOT_SUPPORTED)
+    return 51
+
+
+def amdsmi_get_gpu_fan_speed_max(handle, sensor):
+    return 255
+
+
+def amdsmi_get_gpu_process_list(handle):
+    if handle.gpu == 1:
+        return []
+    memory = {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": 18 << 30}
+    return [{"name": "python", "pid": os.getpid(), "mem": 1, "memory_usage": memory}]
 
 
 def amdsmi_get_violation_status(handle):
