@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.columns.metric import Scope, Values, absent, declare, numbered, worded
+from chopper_core.columns.metric import METRICS, Scope, Values, absent, declare, numbered, worded
 from chopper_core.util.grouping import maxima_of, minima_of
 
 if TYPE_CHECKING:
+    from chopper_core.analyses.rows import Partition
     from chopper_core.model.run import Run
     from chopper_core.model.shapes import CallShape
 
 OF_CALLS: Final = ("call_flops", "call_bytes", "hipblaslt", "torch", "served_by")
 _MODELLED: Final = "the row has no operator of a known work with recorded inputs"
 _NO_BYTES: Final = f"{_MODELLED}, or the trace lacks the types of its operands"
+
+
+def shape_figures(run: Run, rows: Partition) -> dict[str, Values]:
+    """The columns of calls of rows by shape."""
+    scope = rows.scope(run)
+    return {name: METRICS[name].compute(scope) for name in OF_CALLS}
 
 
 def _shapes(scope: Scope, run: Run) -> list[CallShape | None]:

@@ -14,9 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base
-from chopper_core.analyses.call_columns import OF_CALLS
 from chopper_core.analyses.rows import Partition, by_level
-from chopper_core.columns import METRICS, Values, worded
+from chopper_core.columns import Values, worded
 from chopper_core.model.column_names import (
     CALL_SHAPE,
     MODULES,
@@ -89,12 +88,6 @@ def _without_shape(kernel: str) -> str:
     if fused and fused["operators"].strip("_"):
         return f"triton {fused['kind']} {fused['operators'].strip('_')}"
     return NO_SHAPE + kernel_class(kernel)
-
-
-def shape_figures(run: Run, rows: Partition) -> dict[str, Values]:
-    """The columns of calls of rows by shape."""
-    scope = rows.scope(run)
-    return {name: METRICS[name].compute(scope) for name in OF_CALLS}
 
 
 def most_in(parts: Groups, level: str, row: Index, count: int) -> Values:

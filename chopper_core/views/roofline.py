@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.call_columns import shape_figures
 from chopper_core.analyses.call_figures import (
     LEVEL,
     by_shape,
     kernels_of_shape,
-    shape_figures,
     shape_notes,
 )
 from chopper_core.analyses.rows import Partition
