@@ -14,9 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base
-from chopper_core.analyses.benchmarks import hipblaslt_line, torch_line
 from chopper_core.analyses.rows import Partition, by_level
-from chopper_core.columns import Values, columns, numbered, worded
+from chopper_core.columns import Values, worded
 from chopper_core.model.column_names import (
     CALL_SHAPE,
     MODULES,
@@ -44,35 +43,6 @@ LEVEL: Final = "shape"
 NO_SHAPE: Final = "no shape: "
 """How the rows of activities without a shape begin; their class follows."""
 _MAX_NAMED: Final = 3
-_MODELLED: Final = "the row has no operator of a known work with recorded inputs"
-_NO_BYTES: Final = f"{_MODELLED}, or the trace lacks the types of its operands"
-_NO_ROOF: Final = f"{_NO_BYTES}, or the GPU is not in hardware.toml with a peak for the type"
-_NO_LIMIT: Final = "the intensity is unknown, or the GPU is not in hardware.toml"
-_WITH_HARDWARE: Final = "shapes in the trace and hardware.toml"
-
-COLUMNS: Final = columns(
-    f"""
-    call_flops | FLOP | FLOPs/call
-        Floating-point operations of one call of the row's shape.
-        missing: {_MODELLED}, or has several shapes
-    call_bytes | B | bytes/call
-        Modelled bytes of one call of the row's shape: every tensor that the operator reads or
-        writes counts once, at the size of its type.
-        missing: {_NO_BYTES}, or has several shapes
-    served_by | | served by
-        The kernel that takes most of the row's time, and how many others served its calls.
-        missing: the row has no kernel
-        source: trace
-    hipblaslt | | hipblaslt-bench
-        A hipblaslt-bench command that runs the row's shape.
-        missing: the row is no matrix product with one shape and recorded types
-    torch | | torch benchmark
-        A command that times the row's shape with PyTorch.
-        missing: the row has no shape whose operands PyTorch can make again
-""",
-    missing=_MODELLED,
-    source="shapes in the trace; docs/shapes.md",
-)
 
 
 class ShapeLabels(Struct, frozen=True, eq=False):
@@ -107,7 +77,8 @@ class ShapeLabels(Struct, frozen=True, eq=False):
         return codes
 
 
-def _labels(run: Run) -> ShapeLabels:
+def labels_of_shapes(run: Run) -> ShapeLabels:
+    """The labels of a run by shape, made once."""
     return run.memo(("shape labels",), lambda: ShapeLabels.of(run.table))
 
 
@@ -117,19 +88,6 @@ def _without_shape(kernel: str) -> str:
     if fused and fused["operators"].strip("_"):
         return f"triton {fused['kind']} {fused['operators'].strip('_')}"
     return NO_SHAPE + kernel_class(kernel)
-
-
-def shape_figures(run: Run, rows: Partition) -> dict[str, Values]:
-    """What only rows by shape have: one call's work, what served it, and commands that time it."""
-    kernels, row = rows.nodes.split(("kernel",))
-    shapes = [_labels(run).shapes[label] for label in rows.labels]
-    return {
-        "call_flops": numbered([shape.flops if shape else None for shape in shapes]),
-        "call_bytes": numbered([shape.bytes if shape else None for shape in shapes]),
-        "hipblaslt": worded([hipblaslt_line(shape) if shape else None for shape in shapes]),
-        "torch": worded([torch_line(shape) if shape else None for shape in shapes]),
-        "served_by": most_in(kernels, "kernel", row, len(rows.labels)),
-    }
 
 
 def most_in(parts: Groups, level: str, row: Index, count: int) -> Values:
@@ -158,8 +116,8 @@ def by_shape(run: Run, view: View) -> Partition:
     if view.of or CALL_SHAPE in run.table.measured:
         return by_level(whole, LEVEL)
     kernels = tree.split(view.path, ("kernel",))
-    codes, nodes = by_kernel_codes(whole, kernels, _labels(run).of_kernel)
-    texts = list(_labels(run).shapes)
+    codes, nodes = by_kernel_codes(whole, kernels, labels_of_shapes(run).of_kernel)
+    texts = list(labels_of_shapes(run).shapes)
     return Partition(LEVEL, [texts[code] for code in codes.tolist()], nodes, whole)
 
 
@@ -189,7 +147,7 @@ def shape_notes(run: Run, whole: Groups, base: Base) -> tuple[str, ...]:
             "the trace has no shapes (record_shapes=True in the profiler records them): "
             "no row is modelled",
         )
-    labels = _labels(run)
+    labels = labels_of_shapes(run)
     time_ns = np.zeros(len(labels.shapes))
     for rows, _ in whole.pieces():
         codes = labels.codes(run.table, rows)

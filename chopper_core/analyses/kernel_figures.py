@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.analyses import call_figures
 from chopper_core.analyses.rows import Partition
 from chopper_core.columns import METRICS, Scope, Values, columns, is_measured
 from chopper_core.model.column_names import BLOCK, GRID
@@ -15,7 +14,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Mask
 
-COLUMNS: Final = call_figures.COLUMNS | columns(
+COLUMNS: Final = columns(
     """
     class | | class
         The class of the kernel by its name: gemm, attention, elementwise …

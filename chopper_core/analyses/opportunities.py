@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.call_figures import by_shape, shape_figures
+from chopper_core.analyses.call_columns import shape_figures
+from chopper_core.analyses.call_figures import by_shape
 from chopper_core.analyses.step_account import Step
 from chopper_core.columns import METRICS
 from chopper_core.columns.launches import rounds_of

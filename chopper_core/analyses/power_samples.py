@@ -202,10 +202,6 @@ OF_STEPS: Final = columns(
     energy_pct | % | of energy
         Share of the scope's energy.
         missing: {_ALL_TIME}
-    charged_power_w | W | charged power
-        energy_j over elapsed_ns: mean power of a GPU over the time charged to the row, idle time
-        before its activities too.
-        missing: {_ALL_TIME}
 """,
     source="telemetry",
 )

@@ -75,6 +75,9 @@ class Statistic(Struct, frozen=True, dict=True):
     def _compute(self, metric: Metric, scope: Scope) -> Values:
         groups, node = self.instances(scope.nodes)
         values = metric.compute(replace(scope, nodes=groups))
+        if values.words is not None:
+            # Words have no statistic: the row's own stay.
+            return metric.compute(scope)
         return reduced(self.name, values, node, len(scope.nodes))
 
 

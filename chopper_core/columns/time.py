@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.columns.metric import (
     METRICS,
@@ -423,3 +424,19 @@ def energy(scope: Scope) -> Values:
     edges = sum(scope.nodes.known(samples_in(name))[0] for name in _POWERS)
     is_held = scope.nodes.known(HELD)[0] > 0
     return Values(joules, missing, extrapolated=~missing & ((edges < _EDGES_OF_TWO) | is_held))
+
+
+@metric(
+    "charged_power_w",
+    Unit.WATTS,
+    "charged power",
+    reduces=Reduces.RATIO,
+    source="telemetry",
+    missing="no telemetry of power or energy for all of the row's time",
+)
+def charged_power(scope: Scope) -> Values:
+    """energy_j over elapsed_ns: mean power of a GPU over the time charged to the row, idle time
+    before its activities too."""
+    joules, elapsed = energy(scope), METRICS["elapsed_ns"].compute(scope)
+    power = quotient(joules.known(), elapsed.known() * 1e-9)
+    return replace(power, extrapolated=joules.extrapolated)

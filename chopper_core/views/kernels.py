@@ -9,12 +9,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, is_of_steps
+from chopper_core.analyses.call_columns import shape_figures
 from chopper_core.analyses.call_figures import (
     by_shape,
     kernels_of_shape,
     most_in,
     of_shape,
-    shape_figures,
     shape_notes,
 )
 from chopper_core.analyses.kernel_figures import (

@@ -8,11 +8,9 @@ import numpy as np
 
 from chopper_core.analyses.base import Base, base_of
 from chopper_core.analyses.call_figures import (
-    COLUMNS,
     LEVEL,
     by_shape,
     kernels_of_shape,
-    most_in,
     shape_notes,
 )
 from chopper_core.analyses.rows import Partition
@@ -22,7 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.views.shared.table_view import columns_of, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -47,17 +45,13 @@ def answer(run: Run, view: View) -> ViewResult:
     if not lost.present().any():
         why = "no hardware.toml entry of the GPU" if run.hardware is None else notes[0]
         raise NothingToShow(f"no roof is known here: {why}")
-    words: dict[str, Values] = {}
-    if by == LEVEL:
-        kernels, row = rows.nodes.split(("kernel",))
-        words["served_by"] = most_in(kernels, "kernel", row, len(rows.labels))
     return table_view(
         view,
         rows,
-        columns_of(words, COLUMNS),
+        (),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort=f"-{_LOST}",
-        shown=(*_SHOWN, *words),
+        shown=(*_SHOWN, "served_by") if by == LEVEL else _SHOWN,
         headline=(_headline(run, rows, lost, base),),
         notes=notes,
     )

@@ -39,7 +39,6 @@ from chopper_core.analyses.step_times import untraced_in
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC_COLUMNS
 from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_columns
 from chopper_core.columns import METRICS, is_measured, numbered
-from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.phrases import count, differs, facts, listed
@@ -237,12 +236,12 @@ def _by_label(
     run: Run, view: View, found: list[GpuSamples], energy: StepEnergy, by: str
 ) -> ViewResult:
     rows = Partition.of(run.tree_of(view), view, by)
-    charged, elapsed = (METRICS[n].compute(rows.scope(run)) for n in ("energy_j", "elapsed_ns"))
+    charged = METRICS["energy_j"].compute(rows.scope(run))
     joules = charged.known()
     own: Own = [
         (METRICS["energy_j"], charged),
         (OF_STEPS["energy_pct"], numbered(100.0 * joules / joules.sum())),
-        (OF_STEPS["charged_power_w"], quotient(joules, elapsed.known() * 1e-9)),
+        (METRICS["charged_power_w"], METRICS["charged_power_w"].compute(rows.scope(run))),
     ]
     totals: Own = []
     if by == "iteration":

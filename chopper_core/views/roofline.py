@@ -8,12 +8,11 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.call_columns import shape_figures
 from chopper_core.analyses.call_figures import (
-    COLUMNS,
     LEVEL,
     by_shape,
     kernels_of_shape,
-    shape_figures,
     shape_notes,
 )
 from chopper_core.analyses.rows import Partition
@@ -58,7 +57,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        columns_of(shape_figures(run, rows) if by == LEVEL else {}, COLUMNS),
+        columns_of(shape_figures(run, rows) if by == LEVEL else {}),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *_WITH_COUNTERS),

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
+from chopper_core.analyses import call_columns as call_columns
 from chopper_core.analyses import collective_columns as collective_columns
 from chopper_core.analyses import launch_columns as launch_columns
 from chopper_core.analyses import overlap_columns as overlap_columns

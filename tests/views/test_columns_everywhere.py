@@ -11,6 +11,7 @@ import pytest
 from chopper_core.columns import METRICS
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
+from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
@@ -149,6 +150,56 @@ def test_waits_and_bandwidths_are_columns_of_the_tree(run: Run, order: str) -> N
     assert found.total["bus_gbps"] == pytest.approx(
         query(run, parse("R?view=comms&base=total&columns=bus_gbps")).total["bus_gbps"]
     )
+
+
+@pytest.mark.parametrize("order", ["operation", "gpu"])
+def test_calls_are_columns_of_the_tree(run: Run, order: str) -> None:
+    """By a loop over the activities: what served a row, and the work of a call of its one shape."""
+    names = ("call_flops", "call_bytes", "served_by", "charged_power_w", "energy_j", "elapsed_ns")
+    asked = f"R:phase=forward?order=phase,{order}&base=total&columns={','.join(names)}"
+    found = query(run, parse(asked))
+    table = run.table
+    code_of = table.measured[CALL_SHAPE]
+    shapes: dict[str, set[float]] = {}
+    lasted: dict[str, Counter[str]] = {}
+    for row in run.tree_of(found.view).node(("forward",)).rows.tolist():
+        label = table.text_of(order, int(table.column(order)[row]))
+        shapes.setdefault(label, set()).add(float(np.nan_to_num(code_of[row], nan=-1.0)))
+        kernel = table.text_of("kernel", int(table.kernel[row]))
+        lasted.setdefault(label, Counter())[kernel] += int(table.duration_ns[row])
+    several, calls = 0, 0
+    for number, label in enumerate(found.labels):
+        row, times = found.row(number), lasted[label]
+        served, _, others = str(row["served_by"]).partition(" +")
+        assert times[served] == max(times.values())
+        assert int(others or 0) == len(times) - 1
+        texts = {table.shapes[int(code)].label if code >= 0 else "" for code in shapes[label]}
+        if len(texts) == 1 and texts != {""}:
+            shape = table.shapes[int(min(shapes[label]))]
+            assert (row["call_flops"], row["call_bytes"]) == (shape.flops, shape.bytes)
+            calls += 1
+        else:
+            assert row["call_flops"] is row["call_bytes"] is None
+            several += len(texts) > 1
+        if row["energy_j"] is not None:
+            power = 1e9 * float(row["energy_j"]) / float(row["elapsed_ns"] or 1)
+            assert row["charged_power_w"] == pytest.approx(power)
+    assert several
+    assert bool(calls) == (order == "operation")
+    assert found.total["charged_power_w"] == pytest.approx(
+        1e9 * found.total["energy_j"] / found.total["elapsed_ns"]
+    )
+
+
+@pytest.mark.parametrize("name", ["served_by", "main_cause", "last_gpu"])
+def test_words_have_no_statistic(run: Run, name: str) -> None:
+    plain, median = (
+        query(run, parse(f"R?order=operation&columns={name}{stat}"))
+        for stat in ("", "&stat=median")
+    )
+    words = {label: plain.row(row)[name] for row, label in enumerate(plain.labels)}
+    assert any(words.values())
+    assert {label: median.row(row)[name] for row, label in enumerate(median.labels)} == words
 
 
 @pytest.mark.parametrize("level", ["operation", "phase", "layer", "iteration", "gpu"])

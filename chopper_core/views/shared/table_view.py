@@ -79,7 +79,7 @@ def table_view(
     )
 
 
-def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric]) -> Own:
+def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric] = {}) -> Own:
     """Figures by name as columns: those declared for the view, else registered metrics."""
     return [(declared.get(name) or METRICS[name], values) for name, values in figures.items()]
 
