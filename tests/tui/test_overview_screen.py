@@ -142,7 +142,7 @@ async def test_it_fits(size: tuple[int, int], gpus: int) -> None:
         text = at.text()
         assert ("operation" if gpus == 1 else "GPU") in text
         if size >= (80, 24):
-            assert "iteration" in text.splitlines()[2] and "findings" in text
+            assert "step" in text.splitlines()[2] and "findings" in text
             assert "MHz" in text
 
 
