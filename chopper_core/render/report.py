@@ -280,9 +280,9 @@ def _section(
 
 def _table(frame: Frame, most: int, shown: int = _ROWS) -> Iterator[str]:
     count = min(most, len(frame))
-    yield f'<div class="wide">{html_table(frame, min(shown, count), 0, _ROOM)}</div>\n'
+    yield f'<div class="wide">{html_table(frame, count, 0, shown, _ROOM)}</div>\n'
     if count > shown:
-        more = html_table(frame, count, shown, _ROOM)
+        more = html_table(frame, count, shown, None, _ROOM)
         yield f'<details><summary>{count - shown} more rows</summary><div class="wide">{more}'
         yield "</div></details>\n"
 

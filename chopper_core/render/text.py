@@ -229,8 +229,11 @@ def as_html(frame: Frame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None) -> str:
-    """The rows of a frame from `begin` up to `count`; below the first ones their total.
+def html_table(
+    frame: Frame, count: int, begin: int = 0, end: int | None = None, room: int | None = None
+) -> str:
+    """Of the first `count` rows of a frame, whose names tell them apart, those from `begin` up to
+    `end`; below the first ones the total.
 
     A share has a bar below it, and a figure that stands out its ink and a sign; a page may choose
     their colours with `--bar`, `--warning`, `--alarm` and `--good`. In a `room` of so many
@@ -268,7 +271,7 @@ def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None
         shown[-1] = names.index(name) + 1
     lines = [
         f"<table><thead>\n{row('th', header)}\n</thead><tbody>",
-        *(row("td", cells, place) for place, cells in enumerate(body[begin:], begin)),
+        *(row("td", cells, place) for place, cells in enumerate(body[begin:end], begin)),
         *([row("th", total)] if _has_total(frame) and not begin else ()),
         "</tbody></table>",
     ]

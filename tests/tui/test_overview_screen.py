@@ -143,7 +143,7 @@ async def test_it_fits(size: tuple[int, int], gpus: int) -> None:
         assert ("operation" if gpus == 1 else "GPU") in text
         if size >= (80, 24):
             assert "step" in text.splitlines()[2] and "findings" in text
-            assert "MHz" in text
+            assert "MHz" in text or gpus == 1
 
 
 async def test_of_many_gpus_the_one_that_lags_most_is_on_the_first_line() -> None:
