@@ -697,10 +697,7 @@ def test_a_table_shows_the_same_at_any_width_and_in_any_format(name: str) -> Non
                 cell = frame.values[column.name].cell(place)
                 assert row[column.name] == cell, (view, column.name)
                 text = line[column.name]
-                assert text == cell or (text or None) == cell or float(text) == cell, (
-                    view,
-                    column.name,
-                )
+                assert text == cell or (text or None) == cell or float(text) == cell, view
     assert checked >= 4
 
 

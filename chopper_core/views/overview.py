@@ -76,7 +76,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 OPERATION: Final = "operation"
 _SLOWED_PCT: Final = 50.0
-"""Recorded steps that are longer by so much are said to be slowed."""
+"""The headline names recorded steps as slowed from here on."""
 SPEC: Final = ViewSpec(
     name="overview",
     title="Summary",

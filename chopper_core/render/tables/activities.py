@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.columns import columns, metric_named
+from chopper_core.columns import METRICS, columns, metric_named
 from chopper_core.columns.metric import Metric
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, activity_rows
@@ -120,5 +120,5 @@ def launches(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     }
     charged = ("idle_host_ns", "idle_launch_ns", "prep_overhead_ns", "call_overhead_ns")
     made |= {name: array_of(every.column(name)[rows]) for name in charged}
-    known: dict[str, Metric] = COLUMNS | _OF_LAUNCHES
+    known: dict[str, Metric] = {**METRICS, **COLUMNS, **_OF_LAUNCHES}
     return table_of([(known[name], array) for name, array in made.items()])
