@@ -103,7 +103,7 @@ def _figure(name: str, scope: Scope) -> Values:
 
 declare(
     f"""
-    overlap_pct | % | overlapped | ratio of sums
+    overlap_pct | % | overlap share | ratio of sums
         Share of the operations' elapsed time in which collectives run on the same GPU: the union
         of their intervals over the sum of instance_ns.
         missing: {_NO_COMPUTE}

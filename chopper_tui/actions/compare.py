@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopper_core.columns.filter import only
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.render.cells import baseline_title, elide
+from chopper_core.render.cells import baseline_title, elide, level_title
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, view_spec
@@ -159,18 +159,19 @@ async def baseline(screen: Explorer, argument: str) -> None:
         return
     view, row = screen.view, mark_here(screen)
     if argument:
-        chosen = parse_baseline(argument, view.order)
+        chosen, name = parse_baseline(argument, view.order), argument
     elif row is None:
         raise UsageError("this row is no place of the tree: nothing to compare with")
     else:
         chosen = Baseline("", row.path)
+        name = f"{level_title(row.order[len(row.path) - 1])} {row.path[-1]}"
         # Other tables have no differences: the tree shows the same rows with them.
         view = replace(with_view(view, ""), order=row.order)
     if not argument and not screen.view.name and screen.view.baseline == chosen:
         await screen.go(with_baseline(screen.here, None), "no baseline")
         return
     trail = with_baseline(changed(screen.here, view), chosen)
-    name = elide(baseline_title(trail[-1].view), screen.size.width // 2, screen.table.glyphs)
+    name = elide(name, screen.size.width // 2, screen.table.glyphs)
     await screen.go(trail, f"compared with {name}")
 
 
