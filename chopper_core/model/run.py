@@ -364,6 +364,18 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return None if known is None else restored(known)
         return None
 
+    def knows(
+        self, key: tuple[Hashable, ...], kind: type[Stored], restored: Callable[[Stored], Value]
+    ) -> bool:
+        """Whether a value is remembered, as what was kept with the run's files is from here on."""
+        if self.memo.has(key):
+            return True
+        known = self.recalled(key, kind, restored)
+        if known is None:
+            return False
+        self.memo(key, lambda: known)
+        return True
+
     def _kept_at(self) -> DerivedValues | None:
         """Where values of this run are kept: nowhere, once something of it was replaced."""
         return self.derived if self.derived is not None and self.derived.is_of(self) else None

@@ -164,11 +164,9 @@ def preview(run: Run, view: View) -> ViewResult | None:
     if run.memo.has(key):
         return None
     step = step_of(run, view)
-    known = None if view.base_run else run.recalled(key, _Slow, partial(_checked, step))
-    if known is None:
-        return _result(step, None)
-    run.memo(key, lambda: known)
-    return None
+    if not view.base_run and run.knows(key, _Slow, partial(_checked, step)):
+        return None
+    return _result(step, None)
 
 
 def _slow_key(view: View) -> tuple[str, View]:

@@ -54,14 +54,7 @@ def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
 
 def is_told(run: Run, view: View) -> bool:
     """Whether `told` answers at once: it was asked before, or kept with the run's files."""
-    key = _told_key(view)
-    if run.memo.has(key):
-        return True
-    known = run.recalled(key, tuple[ToldFinding, ...], tuple)
-    if known is None:
-        return False
-    run.memo(key, lambda: known)
-    return True
+    return run.knows(_told_key(view), tuple[ToldFinding, ...], tuple)
 
 
 def remedy_of(run: Run, view: View, title: str) -> str:
