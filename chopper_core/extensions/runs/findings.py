@@ -22,7 +22,7 @@ from chopper_core.extensions.runs.run_rows import (
     settings_of,
 )
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
-from chopper_core.extensions.runs.speed import MODEL, Speed, common_figure, number_of, speed_of
+from chopper_core.extensions.runs.speed import MODEL, Speed, common_figure, figure_in, speed_of
 from chopper_core.findings.rule import CONFIDENCE, DETAIL, Confidence, Finding, Threshold
 from chopper_core.findings.titles import of_name, one_line
 from chopper_core.model.phrases import count, listed, percent
@@ -61,7 +61,7 @@ class _RunGroup(Struct, frozen=True):
     def by(self, figure: str) -> list[RunRow]:
         """The runs that have a figure, the one with least of it first."""
         known = [row for row in self.rows if figure in row.figures]
-        return sorted(known, key=lambda row: number_of(row, figure))
+        return sorted(known, key=lambda row: figure_in(row, figure))
 
     def finding(
         self, sentence: str, figure: str, *more: str, sure: Confidence = Confidence.MEDIUM
@@ -126,7 +126,7 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     first, second = speed.rows[:2]
     on_gpus = ""
     if len({row.figures.get("gpus") for row in speed.rows}) > 1:
-        on_gpus = f" on {number_of(first, 'gpus'):.0f} GPUs"
+        on_gpus = f" on {figure_in(first, 'gpus'):.0f} GPUs"
     equal = [speed.rows[place].name for place in speed.equal[1:]]
     how = f"{percent(speed.values[0] / speed.values[1] - 1)} faster than {second.name}"
     if equal:
@@ -146,7 +146,7 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
 
 def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
     """The run to take of those equally fast, by temperature; else what the coolest costs."""
-    rows, heats = speed.rows, np.array([number_of(row, _HEAT) for row in speed.rows])
+    rows, heats = speed.rows, np.array([figure_in(row, _HEAT) for row in speed.rows])
     if not np.isfinite(heats[0]) or np.isfinite(heats).sum() < 2:
         return
     equal = [place for place in speed.equal if np.isfinite(heats[place])]
@@ -176,7 +176,7 @@ def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
 
 def _cool(group: _RunGroup) -> Iterator[Finding]:
     known = group.by(_HEAT)
-    if len(known) > 1 and number_of(known[-1], _HEAT) - number_of(known[0], _HEAT) >= COOLER.value:
+    if len(known) > 1 and figure_in(known[-1], _HEAT) - figure_in(known[0], _HEAT) >= COOLER.value:
         yield group.finding(
             f"{known[0].name} is the coolest: {_degrees(known[0])}, against "
             f"{_degrees(known[-1])} of {known[-1].name}; their speed is unknown",
@@ -189,7 +189,7 @@ def _cheapest(group: _RunGroup) -> Iterator[Finding]:
     if figure is None:
         return
     best, second = group.by(figure)[:2]
-    less = 1 - number_of(best, figure) / number_of(second, figure)
+    less = 1 - figure_in(best, figure) / figure_in(second, figure)
     is_same = less < LESS_ENERGY.share
     than = f"{second.name} the same within a percent"
     yield group.finding(
@@ -205,11 +205,11 @@ def _throttled(group: _RunGroup) -> Iterator[Finding]:
         known = group.by(figure)
         if len(known) < 2:
             continue
-        least, most = known[0], max(known, key=lambda row: number_of(row, figure))
-        if number_of(most, figure) - number_of(least, figure) >= THROTTLED.value:
+        least, most = known[0], max(known, key=lambda row: figure_in(row, figure))
+        if figure_in(most, figure) - figure_in(least, figure) >= THROTTLED.value:
             yield group.finding(
-                f"{most.name} is throttled most, {number_of(most, figure):.0f} % of the time, and "
-                f"{least.name} least, {number_of(least, figure):.0f} %",
+                f"{most.name} is throttled most, {figure_in(most, figure):.0f} % of the time, and "
+                f"{least.name} least, {figure_in(least, figure):.0f} %",
                 f"-{figure}",
             )
 
@@ -241,10 +241,10 @@ def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:
 
 
 def _with_unit(row: RunRow, figure: str) -> str:
-    return scaled_text(number_of(row, figure), known_column(figure).unit)
+    return scaled_text(figure_in(row, figure), known_column(figure).unit)
 
 
 def _degrees(row: RunRow) -> str:
-    peak = number_of(row, _PEAK)
-    own = f"{number_of(row, _HEAT):.1f} °C"
+    peak = figure_in(row, _PEAK)
+    own = f"{figure_in(row, _HEAT):.1f} °C"
     return f"{own} (peak {peak:.0f})" if np.isfinite(peak) else own

@@ -40,8 +40,8 @@ from chopper_core.extensions.runs.run_rows import (
 from chopper_core.extensions.runs.speed import (
     MODEL,
     PER_STEP,
-    number_of,
-    same_work,
+    equal_work,
+    figure_in,
     speed_of,
 )
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
@@ -196,13 +196,13 @@ def _bars(columns: Sequence[Column], here: Sequence[RunRow], shown: Index) -> li
 def _in_parts(here: Sequence[RunRow]) -> list[BarChart]:
     """The step of each run in its parts, and where they are unknown as a whole."""
     known = {
-        title: np.array([number_of(row, name) for row in here])
+        title: np.array([figure_in(row, name) for row in here])
         for name, title in STEP_PARTS.items()
     }
     split = np.nansum([*known.values()], axis=0) > 0
     if not split.any():
         return []
-    whole = np.array([number_of(row, STEP) for row in here])
+    whole = np.array([figure_in(row, STEP) for row in here])
     rest = {_NOT_SPLIT: np.where(split, np.nan, whole)} if np.isfinite(whole[~split]).any() else {}
     scale = Unit.NS.scale(float(np.nanmax(whole)), is_whole=False)
     parts = tuple(
@@ -216,7 +216,7 @@ def _in_parts(here: Sequence[RunRow]) -> list[BarChart]:
 def _each_step(here: Sequence[RunRow]) -> list[LineChart]:
     """The time of every complete step: whether runs differ by more than their steps do."""
     timed = [row for row in here if len(row.steps_ns) >= _MIN_STEPS]
-    if len(timed) < 2 or not same_work(timed):
+    if len(timed) < 2 or not equal_work(timed):
         return []
     scale = Unit.NS.scale(max(max(row.steps_ns) for row in timed), is_whole=False)
     lines = tuple(Series(row.name, np.array(row.steps_ns) / scale.divisor) for row in timed)
@@ -231,7 +231,7 @@ def _best_figures(here: Sequence[RunRow], columns: Sequence[Column]) -> dict[str
     for metric, values in columns:
         name = metric.name.removesuffix(RATIO)
         better = 0 if values.words is not None else is_better(name)
-        is_fair = comparable and (name not in PER_STEP or same_work(here))
+        is_fair = comparable and (name not in PER_STEP or equal_work(here))
         numbers = better * values.known()
         if not better or not is_fair or np.isfinite(numbers).sum() < 2:
             continue
@@ -443,7 +443,7 @@ def _headline(rows: Sequence[RunRow], total: int) -> tuple[str, ...]:
     speed = speed_of(rows) if is_fair else None
     if speed is not None:
         first = speed.rows[0]
-        fastest = scaled_text(number_of(first, speed.figure), known_column(speed.figure).unit)
+        fastest = scaled_text(figure_in(first, speed.figure), known_column(speed.figure).unit)
         text += f"; {first.name} is the fastest: {fastest}"
     return (text,)
 

@@ -53,7 +53,7 @@ def speed_of(rows: Sequence[RunRow]) -> Speed | None:
     if figure is None:
         return None
     known = [row for row in rows if figure in row.figures]
-    values = np.array([number_of(row, figure) for row in known])
+    values = np.array([figure_in(row, figure) for row in known])
     values = values if is_better(figure) == HIGHER else 1.0 / values
     order = np.argsort(-values, kind="stable")
     ordered = [known[place] for place in order.tolist()]
@@ -70,14 +70,16 @@ def common_figure(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
     if len(timed) < 2:
         return None
     for name in figures:
-        if all(name in row.figures for row in timed) and (name not in PER_STEP or same_work(timed)):
+        if all(name in row.figures for row in timed) and (
+            name not in PER_STEP or equal_work(timed)
+        ):
             return name
     return None
 
 
-def same_work(rows: Sequence[RunRow]) -> bool:
+def equal_work(rows: Sequence[RunRow]) -> bool:
     """Whether the steps of runs do the same work, as far as settings and tokens tell."""
-    tokens = [number_of(row, "run_tokens_per_s") * number_of(row, _STEP) for row in rows]
+    tokens = [figure_in(row, "run_tokens_per_s") * figure_in(row, _STEP) for row in rows]
     known = [each for each in tokens if np.isfinite(each)]
     stated = {tuple(row.settings.get(name) for name in _SAME_WORK) for row in rows}
     return len(stated) < 2 and max(known, default=0.0) <= _SAME_TOKENS * min(known, default=0.0)
@@ -88,7 +90,7 @@ def _of_iterations(row: RunRow, value: float) -> Float64:
     return value * median_of(steps) / steps if len(steps) else steps
 
 
-def number_of(row: RunRow, figure: str) -> float:
+def figure_in(row: RunRow, figure: str) -> float:
     """A figure of a run; NaN where it is unknown."""
     value = row.figures.get(figure)
     return float(value) if isinstance(value, int | float) else np.nan
