@@ -31,15 +31,15 @@ test-all: $(VENV)/chakra lint types
 
 # An hour of random keys, mouse, pastes and resizes; MONKEY takes options and more runs: make monkey MONKEY="--seed 7 RUN"
 monkey: $(VENV)/dev
-	$(BIN)/python -m tests.monkey --seconds 3600 $(MONKEY)
+	$(BIN)/python -m tests.programs.monkey --seconds 3600 $(MONKEY)
 
 # An hour of damaged files; FUZZ takes options: make fuzz FUZZ="--only rocpd --seconds 60"
 fuzz: $(VENV)/dev
-	$(BIN)/python -m tests.fuzz --seconds 3600 $(FUZZ)
+	$(BIN)/python -m tests.programs.fuzz --seconds 3600 $(FUZZ)
 
 # A thousand kills and faults of ingest; FAULTS takes options: make faults FAULTS="--seed 7 --only dask"
 faults: $(VENV)/dev
-	$(BIN)/python -m tests.faults --kills 1000 $(FAULTS)
+	$(BIN)/python -m tests.programs.faults --kills 1000 $(FAULTS)
 
 # Records training scripts with real torch on two ranks of the CPU; TORCH names a Python that has it: make test-record TORCH=~/torch/bin/python
 test-record: $(VENV)/dev
@@ -60,14 +60,14 @@ types: $(VENV)/dev
 
 # BENCH takes options and parts: make bench-quick BENCH="reading ranks --rounds 5"
 bench: $(VENV)/dev
-	$(BIN)/python -m tests.bench -o docs/internals/benchmarks.md $(BENCH)
+	$(BIN)/python -m tests.programs.bench -o docs/internals/benchmarks.md $(BENCH)
 
 # The ratios from small runs, in three minutes.
 bench-quick: $(VENV)/dev
-	$(BIN)/python -m tests.bench --quick $(BENCH)
+	$(BIN)/python -m tests.programs.bench --quick $(BENCH)
 
 # The same beside JSON decoders and another trace analyser. The original Chopper and TraceLens run from
-# a checkout: see CHOPPER_MERGE and TRACELENS in tests/bench/reading.py.
+# a checkout: see CHOPPER_MERGE and TRACELENS in tests/programs/bench/reading.py.
 bench-peers: $(VENV)/dev
 	@$(PIP) install orjson ijson HolisticTraceAnalysis >&2
 	@$(MAKE) bench

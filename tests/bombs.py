@@ -32,7 +32,7 @@ from chopper_core.extensions.chakra.schema import (
     encode_metadata,
     encode_node,
 )
-from tests.fuzz.seeds import LOGGED, small_trace
+from tests.programs.fuzz.seeds import LOGGED, small_trace
 from tests.sources.counters.counter_writers import counter_rows, write_csv
 from tests.sources.telemetry.telemetry_texts import DMON, METRIC_CSV, NVIDIA_CSV, metric_object
 from tests.sources.test_rpd import write as write_rpd

@@ -49,10 +49,10 @@ from chopper_core.views.live import newest
 from chopper_core.views.query import preview_frame, query
 from chopper_tui.draw.charts import draw
 from chopper_tui.draw.table import plan
-from tests.bench.causes import planted
 from tests.charllm import directory
 from tests.demo import as_kept, demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
+from tests.programs.bench.causes import planted
 from tests.render.test_report import page_of
 from tests.support import Row, details, run_of
 from tests.training import Rank, step

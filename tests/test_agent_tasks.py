@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.answers.tools import Toolbox
-from tests.bench import agent
+from tests.programs.bench import agent
 
 
 def play(folder: Path, task: agent.AgentTask) -> list[dict[str, object]]:

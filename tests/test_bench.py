@@ -11,12 +11,12 @@ import pytest
 
 from chopper_core.store.writer import write_store
 from chopper_core.views import view_specs
-from tests.bench import __main__ as bench
-from tests.bench import analyses
-from tests.bench.__main__ import PARTS
-from tests.bench.budgets import at_most, row
-from tests.bench.page import Conditions, Section
-from tests.bench.processes import ROOT, in_turn, python, run
+from tests.programs.bench import __main__ as bench
+from tests.programs.bench import analyses
+from tests.programs.bench.__main__ import PARTS
+from tests.programs.bench.budgets import at_most, row
+from tests.programs.bench.page import Conditions, Section
+from tests.programs.bench.processes import ROOT, in_turn, python, run
 from tests.support import sample_run
 
 

@@ -8,7 +8,15 @@ import pytest
 
 from chopper_core.model.address import parse
 from chopper_core.views.query import query
-from tests.bench.doubts import DEFECTS, SENSORS, generated, of_sensor, of_trace, report, written
+from tests.programs.bench.doubts import (
+    DEFECTS,
+    SENSORS,
+    generated,
+    of_sensor,
+    of_trace,
+    report,
+    written,
+)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from chopper_core.views.query import frame_of, query
 from chopper_tui.cli import _parser, main
 from chopper_tui.commands.explore import _follower
 from chopper_tui.export import issue_text
-from tests.fuzz.seeds import SEEDS
+from tests.programs.fuzz.seeds import SEEDS
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import explorer, measured_run
 

@@ -17,9 +17,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind, Rule
 from chopper_core.model.tree import in_order
 from tests.align.damaged_collectives import US, Damage, Layout, damaged
-from tests.bench.joins import collectives_of_files
 from tests.limited import within
 from tests.pipelines import pipeline_run
+from tests.programs.bench.joins import collectives_of_files
 from tests.support import Row
 from tests.views.test_lateness import grouped
 

@@ -26,10 +26,10 @@ from chopper_tui.commands import COMMANDS
 from tests.communication.test_flight_recorder import WORLD, dump, entry
 from tests.communication.test_inspector import written
 from tests.conftest import ROOT
-from tests.fuzz.seeds import SEEDS
 from tests.ingest.test_linked_traces import linked
 from tests.ingest.test_run_sets import trace
 from tests.oracles.astra_sim import ring_of, simulated_log
+from tests.programs.fuzz.seeds import SEEDS
 
 PAGES: Final = [
     ROOT / "README.md",

@@ -24,7 +24,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_tui import __main__, cli, terminal
 from chopper_tui.commands import options
-from tests.fuzz.seeds import small_trace
+from tests.programs.fuzz.seeds import small_trace
 from tests.support import sample_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from chopper_core.ingest import attach
 from chopper_core.ingest.open import open_run
 from chopper_core.sources.registry import Family, discover, family_of
 from chopper_core.util.errors import DataError
-from tests.fuzz.seeds import SEEDS, small_trace
+from tests.programs.fuzz.seeds import SEEDS, small_trace
 
 _ERRORS = cycle(
     (

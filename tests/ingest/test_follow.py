@@ -33,8 +33,8 @@ from chopper_core.record import manifest
 from chopper_core.store.format import paths_of
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
-from tests.fuzz.seeds import SEEDS
 from tests.ingest.test_windows import BASE_NS, STEP_GAP_US, ranks_of, written
+from tests.programs.fuzz.seeds import SEEDS
 from tests.sources.telemetry.telemetry_texts import DCGM_DMON
 
 HEADING = "timestamp,gpu,power_usage,hotspot_temperature,gfx_clock,gfx"

@@ -46,7 +46,7 @@ from chopper_tui.commands.explore import address_of
 from tests.align.traces import TinyTrace
 from tests.charllm import directory
 from tests.demo import as_kept, demo_run
-from tests.fuzz.seeds import _workers, small_trace
+from tests.programs.fuzz.seeds import _workers, small_trace
 from tests.sources.telemetry.telemetry_texts import DCGM_DMON, stamped
 
 RUNS = ("fsdp1", "fsdp2")

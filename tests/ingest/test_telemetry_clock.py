@@ -24,7 +24,7 @@ from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
 from chopper_core.tables.losses import Losses
-from tests.bench.joins import STYLES, placed_telemetry
+from tests.programs.bench.joins import STYLES, placed_telemetry
 from tests.support import Row, table_of
 
 MS = 1_000_000

@@ -21,9 +21,9 @@ from chopper_core.store.writer import write_store
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.views.find import find
 from chopper_core.views.query import query
-from tests.bench.runs import Tables, run_of
 from tests.conftest import ROOT as ROOT_FOLDER
 from tests.limited import within
+from tests.programs.bench.runs import Tables, run_of
 
 RANKS, KERNELS = 4, 70_000
 ROWS = RANKS * KERNELS

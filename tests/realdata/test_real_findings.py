@@ -14,8 +14,8 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
-from tests.bench.causes import findings_of
-from tests.bench.causes_in_files import FILES, STALLS, with_stall
+from tests.programs.bench.causes import findings_of
+from tests.programs.bench.causes_in_files import FILES, STALLS, with_stall
 from tests.support import details
 
 Open = Callable[[str], Run]

@@ -16,8 +16,8 @@ from chopper_core.tables import bytes as byte_source
 from chopper_core.tables.parquet import opened_parquet
 from chopper_core.util.errors import DataError
 from tests.bombs import BOMBS, LIMIT_MIB, explode
-from tests.fuzz.seeds import small_trace
 from tests.limited import NEEDS_LINUX
+from tests.programs.fuzz.seeds import small_trace
 
 _TEST_MIB = 64
 

@@ -16,8 +16,8 @@ from chopper_core.tables import text as text_module
 from chopper_core.tables.losses import Repeats
 from chopper_core.tables.text import MAX_LINE, FileText
 from chopper_core.util.errors import DataError
-from tests.fuzz.seeds import small_trace
 from tests.limited import NEEDS_LINUX, run_limited
+from tests.programs.fuzz.seeds import small_trace
 from tests.sources.counters.counter_writers import counter_rows, read_counters, write_csv
 from tests.sources.telemetry.telemetry_texts import DMON, METRIC_CSV, NVIDIA_CSV, metric_object
 
@@ -142,7 +142,7 @@ info_text(run)
 )
 def test_a_bomb_beside_a_good_trace(name: str, opening: str, unit: str, tmp_path: Path) -> None:
     """192 MiB in some 200 kB: the trace opens within 150 MiB as if it weren't there."""
-    from tests.fuzz.seeds import small_trace
+    from tests.programs.fuzz.seeds import small_trace
 
     small_trace().write(tmp_path / "rank0.json")
     with gzip.open(tmp_path / f"{name}.gz", "wb", compresslevel=1) as file:

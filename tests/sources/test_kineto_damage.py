@@ -27,7 +27,7 @@ from chopper_core.tables import bytes as byte_source
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
-from tests.fuzz.seeds import small_trace
+from tests.programs.fuzz.seeds import small_trace
 
 COUNT = 40
 KEYS = {

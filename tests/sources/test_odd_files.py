@@ -40,8 +40,8 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.errors import DataError
 from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
-from tests.fuzz.seeds import SEEDS, small_trace
 from tests.limited import NEEDS_LINUX
+from tests.programs.fuzz.seeds import SEEDS, small_trace
 from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
 
 

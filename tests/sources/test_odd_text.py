@@ -21,7 +21,7 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.atomic import read_small
 from chopper_core.views.query import query
 from chopper_tui.config import read_config
-from tests.fuzz.seeds import SEEDS, small_trace
+from tests.programs.fuzz.seeds import SEEDS, small_trace
 
 _BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "nsys", "cpu parquet")
 # Chopper's own files are in UTF-8.

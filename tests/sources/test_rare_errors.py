@@ -17,8 +17,8 @@ from chopper_core.sources.counters import device_samples, rocpd
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.tables.database import opened_database
 from chopper_core.util.errors import DataError
-from tests.fuzz.seeds import SEEDS
 from tests.ingest.chakra_files import node, written
+from tests.programs.fuzz.seeds import SEEDS
 from tests.sources.counters.counter_writers import made_run, minimal_rocpd
 from tests.views.test_pipeline import dump
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.util import atomic
-from tests import faults
+from tests.programs import faults
 
 QUICK = ("fresh", "replaced", "into", "finished", "cached", "full disk", "changed source")
 

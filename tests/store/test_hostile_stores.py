@@ -20,7 +20,7 @@ from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from tests.allocating import allocating_run
-from tests.fuzz.stores import attack_store, seal
+from tests.programs.fuzz.stores import attack_store, seal
 from tests.support import sample_run
 from tests.tui.explorer import measured_run
 

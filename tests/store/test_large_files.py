@@ -17,7 +17,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
-from tests.fuzz.seeds import small_trace
+from tests.programs.fuzz.seeds import small_trace
 from tests.support import sample_run
 from tests.tui.explorer import measured_run
 

@@ -44,7 +44,7 @@ from chopper_core.views.shared.children import signal_chart
 from tests.align.traces import GEMM, TinyTrace
 from tests.conftest import ROOT
 from tests.demo import generated_files
-from tests.fuzz.seeds import SEEDS
+from tests.programs.fuzz.seeds import SEEDS
 from tests.support import sample_run
 
 ADDRESSES = (

@@ -14,7 +14,7 @@ import pytest
 from chopper_core.sources import cpu
 from chopper_core.tables.column import TableColumn
 from tests.conftest import ROOT
-from tests.fuzz.seeds import SEEDS
+from tests.programs.fuzz.seeds import SEEDS
 
 _FLIPS = """
 import sys

@@ -15,7 +15,7 @@ import pytest
 
 from tests.ingest.test_follow import HEADING, row
 from tests.ingest.test_windows import STEP_GAP_US, ranks_of, written
-from tests.monkey.session import KEYS
+from tests.programs.monkey.session import KEYS
 from tests.tui.terminal_harness import Terminal
 
 LAG_S = 2.0

@@ -18,7 +18,7 @@ from chopper_tui.screen_data import second_signal
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.charllm import directory
-from tests.monkey.__main__ import play
+from tests.programs.monkey.__main__ import play
 from tests.tui.explorer import Driven, explorer, measured_run
 
 LEAVING = ("q", "ctrl+c", "ctrl+z")

@@ -12,9 +12,9 @@ from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.render.text import as_text
 from chopper_core.views.query import query
-from tests.bench import causes as bench
-from tests.bench.causes import planted
 from tests.demo import demo_run
+from tests.programs.bench import causes as bench
+from tests.programs.bench.causes import planted
 
 CASES = (
     ("values read back in every layer", "module", "Keep the value on the GPU", "aten::item"),

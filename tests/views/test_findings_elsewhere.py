@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.causes import findings_of
 from tests.elsewhere import CASES, Case, clean, planted, simulated
+from tests.programs.bench.causes import findings_of
 from tests.training import opened
 
 

@@ -25,9 +25,9 @@ from chopper_core.model.phrases import by_number
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
-from tests.bench import causes as bench
-from tests.bench.causes import planted
 from tests.demo import demo_run
+from tests.programs.bench import causes as bench
+from tests.programs.bench.causes import planted
 from tests.support import details
 from tests.training import GEMM, Rank, opened, step
 

@@ -10,8 +10,8 @@ import pytest
 
 from chopper_core.analyses.asked import Steady, answer_of, change_of
 from chopper_core.model.view import View
-from tests.bench.causes import findings_of
 from tests.jobs import CASES, Cause, clean, planted, simulated, words_of
+from tests.programs.bench.causes import findings_of
 
 STYLES = ("ddp", "fsdp", "tp", "pp", "accumulating")
 

@@ -14,9 +14,9 @@ from chopper_core.findings.sentences import detail_of
 from chopper_core.findings.titles import MAX_TITLE
 from chopper_core.model.phrases import time
 from chopper_core.model.view import View
-from tests.bench import causes as bench
-from tests.bench.causes import planted
 from tests.demo import demo_run
+from tests.programs.bench import causes as bench
+from tests.programs.bench.causes import planted
 
 
 def test_values_drift_where_a_line_explains_them() -> None:

@@ -15,7 +15,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import others_median
 from chopper_core.views import heatmap
 from chopper_core.views.query import query
-from tests.bench.runs import source_of
+from tests.programs.bench.runs import source_of
 from tests.support import Row, run_of
 
 

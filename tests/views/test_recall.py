@@ -1,6 +1,6 @@
 """Planted causes and clean runs: what a run truly loses, and that nothing accuses a clean one.
 
-`python -m tests.bench.causes` measures all causes, sizes and seeds.
+`python -m tests.programs.bench.causes` measures all causes, sizes and seeds.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import pytest
 from chopper_core.findings import RULES
 from chopper_core.findings.rule import context_of
 from chopper_core.model.view import View
-from tests.bench import causes as bench
-from tests.bench import causes_together as together
-from tests.bench.causes import planted
+from tests.programs.bench import causes as bench
+from tests.programs.bench import causes_together as together
+from tests.programs.bench.causes import planted
 
 SILENT = tuple(style for style in planted.STYLES if not style.startswith("stages"))
 

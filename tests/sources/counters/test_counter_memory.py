@@ -11,8 +11,13 @@ import pytest
 from chopper_core.sources.counters.rocprofv3_csv import read_process
 from chopper_core.sources.counters.tables import CounterValues
 from chopper_core.tables.losses import Losses
-from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
 from tests.limited import NEEDS_LINUX, run_limited
+from tests.programs.bench.counters import (
+    COUNTERS,
+    write_counter_csv,
+    write_counter_json,
+    write_rocpd,
+)
 
 HEADROOM_MB = 80
 """Above what the process has after its imports; about 40 are needed."""

@@ -12,7 +12,7 @@ from chopper_core.columns import Scope
 from chopper_core.columns.counters import raw_counter
 from chopper_core.ingest.open import open_run
 from chopper_core.sources.counters.joining import join_passes, same_ids
-from tests.bench.joins import COUNTED, counters_of_files
+from tests.programs.bench.joins import COUNTED, counters_of_files
 from tests.sources.counters.counter_writers import made_run
 
 LAYER = (3, 1, 1, 2, 4, 4, 4, 5, 6, 2, 1)

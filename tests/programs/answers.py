@@ -1,7 +1,7 @@
 """Record the JSON of every view and split of the demo and of real runs, and compare it later.
 
-    python -m tests.answers record FILE [RUN …]     write the answers of this checkout
-    python -m tests.answers compare FILE [RUN …]    list what differs from them now
+    python -m tests.programs.answers record FILE [RUN …]     write the answers of this checkout
+    python -m tests.programs.answers compare FILE [RUN …]    list what differs from them now
 
 A change of code that should change no figure is compared with the commit before it. Real runs are
 those in `$CHOPPER_REALDATA`, if it is set; a RUN selects the runs whose path contains it.
@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 _REAL: Final = (
     "a100_rank0of16.json.gz",
     "chakra",

@@ -1,4 +1,4 @@
-"""Damaged files, one after the other: `python -m tests.fuzz --seconds 3600`.
+"""Damaged files, one after the other: `python -m tests.programs.fuzz --seconds 3600`.
 
 Every attack has a name and a number, which repeat it: `--only "rocpd" --first 17 --count 1`.
 """
@@ -18,8 +18,8 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from tests.fuzz.attack import attack, attack_cells, attack_own
-from tests.fuzz.seeds import OWN, SEEDS
+from tests.programs.fuzz.attack import attack, attack_cells, attack_own
+from tests.programs.fuzz.seeds import OWN, SEEDS
 
 _LIMIT_S: Final = 20
 """An attack on a file of some kB that takes longer hangs."""
@@ -30,7 +30,7 @@ _LIMIT_BYTES: Final = 3 << 30
 
 def main() -> int:
     """Attack for a time, print each failure once and what came of all; 1 where any failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.programs.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--first", type=int, help="number of the first attack; default: random")
     parser.add_argument("--count", type=int, help="attacks, whatever their time")

@@ -1,6 +1,7 @@
 """How well data are joined that lack parts: generated runs with known truth, many seeds.
 
-`python -m tests.bench.joins` prints the tables of docs/internals/joins.md, `-o` writes them.
+`python -m tests.programs.bench.joins` prints the tables of docs/internals/joins.md, `-o` writes
+them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _HEAD = """\
 # Joins of damaged data
 
 Share of joins that are right, and of those shown the share that is wrong, over generated runs
-whose truth is known. `python -m tests.bench.joins -o docs/internals/joins.md` rewrites this page;
-tests hold the goals on other seeds (`tests/align/test_collective_sets.py`).
+whose truth is known. `python -m tests.programs.bench.joins -o docs/internals/joins.md`
+rewrites this page; tests hold the goals on other seeds (`tests/align/test_collective_sets.py`).
 """
 
 

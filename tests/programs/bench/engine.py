@@ -21,8 +21,8 @@ from chopper_core.model.view import View, enter, pivot, with_view, zoomed
 from chopper_core.views.find import find
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import signal_chart
-from tests.bench.processes import ROOT
-from tests.bench.runs import LARGE, store_of
+from tests.programs.bench.processes import ROOT
+from tests.programs.bench.runs import LARGE, store_of
 
 
 def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -117,7 +117,7 @@ def _own_mb() -> float:
 
 def measured_apart(ranks: int, kernels: int, parts: bool = False) -> dict[str, float]:
     """As `measure`, in a process of its own."""
-    code = "from tests.bench.engine import main; main()"
+    code = "from tests.programs.bench.engine import main; main()"
     store = store_of(ranks, kernels, parts)
     arguments = [sys.executable, "-c", code, "--store", str(store), "--ranks", str(ranks)]
     done = subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bench.processes import ROOT
+from tests.programs.bench.processes import ROOT
 
 MB_PER_ITERATION = 5.43
 """Uncompressed size of one generated iteration of one rank."""

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from chopper_core.views import VIEWS
-from tests.bench import analyses, budgets, engine, explorer, memory, private, reading
-from tests.bench.page import Conditions, Section, page_of
-from tests.bench.processes import ROOT, Cost, in_turn, run
-from tests.bench.runs import LARGE, MANY, MOST
-from tests.fuzz.seeds import small_trace
+from tests.programs.bench import analyses, budgets, engine, explorer, memory, private, reading
+from tests.programs.bench.page import Conditions, Section, page_of
+from tests.programs.bench.processes import ROOT, Cost, in_turn, run
+from tests.programs.bench.runs import LARGE, MANY, MOST
+from tests.programs.fuzz.seeds import small_trace
 
 SMALL, WIDE = explorer.SIZES
 _QUICK: Mapping[str, Any] = {

@@ -20,8 +20,8 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_spec, view_specs
 from chopper_core.views.query import query
-from tests.bench.processes import ROOT
-from tests.bench.runs import store_of
+from tests.programs.bench.processes import ROOT
+from tests.programs.bench.runs import store_of
 
 MILLION = (8, 125_000)
 _SHORTER = 0.99
@@ -75,7 +75,7 @@ def views_of(shape: tuple[int, int], rounds: int, compares: bool) -> dict[str, t
     """View → ms cold and again, with another run to compare with or without; each round is a
     process, with the files in the page cache."""
     ranks, kernels = shape
-    code = "from tests.bench.analyses import main; main()"
+    code = "from tests.programs.bench.analyses import main; main()"
     arguments = [sys.executable, "-c", code, "--store", str(store_of(ranks, kernels, parts=True))]
     if compares:
         arguments += ["--other", str(store_of(ranks, int(kernels * _SHORTER), parts=True))]

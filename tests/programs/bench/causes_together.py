@@ -1,8 +1,8 @@
 """Pairs and triples of planted causes: whether each is named and sized, and what all save together.
 
-`python -m tests.bench.causes_together --seeds 801 802` draws pairs from all causes and triples; a
-cause alone is `tests.bench.causes`. What one costs is what the same run without it takes less: of
-two GPUs that are late for one another, that may be nothing.
+`python -m tests.programs.bench.causes_together --seeds 801 802` draws pairs from all causes and
+triples; a cause alone is `tests.programs.bench.causes`. What one costs is what the same run without
+it takes less: of two GPUs that are late for one another, that may be nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chopper_core.findings import checked
 from chopper_core.model.view import View
-from tests.bench.causes import Finding, findings_of, opened, planted, rightness
+from tests.programs.bench.causes import Finding, findings_of, opened, planted, rightness
 
 SIZE: Final = 0.05
 COUNTS: Final = 0.01
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[801])
     parser.add_argument("--pairs", type=int, default=10, help="of each seed")
     parser.add_argument("--triples", type=int, default=5, help="of each seed")
-    parser.add_argument("--rough", action="store_true", help="as in tests.bench.causes")
+    parser.add_argument("--rough", action="store_true", help="as in tests.programs.bench.causes")
     options = parser.parse_args()
     for number, many in ((2, options.pairs), (3, options.triples)):
         found: list[FoundTogether] = []

@@ -14,8 +14,8 @@ from typing import Final
 
 from chopper_core.views import VIEWS
 from chopper_tui.steps import LOADING
-from tests.bench.processes import ROOT
-from tests.bench.runs import LARGE, store_of
+from tests.programs.bench.processes import ROOT
+from tests.programs.bench.runs import LARGE, store_of
 from tests.tui.terminal_harness import Terminal
 
 KEPT_AFTER_S: Final = 2.0

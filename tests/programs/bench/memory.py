@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
-from tests.bench.processes import ROOT, python, run
+from tests.programs.bench.counters import (
+    COUNTERS,
+    write_counter_csv,
+    write_counter_json,
+    write_rocpd,
+)
+from tests.programs.bench.processes import ROOT, python, run
 
 _READ = """
 import sys; from pathlib import Path

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from chopper_core.views import VIEWS
-from tests.bench.budgets import Budget, at_most
-from tests.bench.explorer import KEPT_AFTER_S, Case, first_paint, opened
+from tests.programs.bench.budgets import Budget, at_most
+from tests.programs.bench.explorer import KEPT_AFTER_S, Case, first_paint, opened
 
 EXPLORERS = 20
 _SIZE = (80, 24)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.attack import attack, attack_own, hold
-from tests.fuzz.seeds import OWN, SEEDS, small_trace
+from tests.programs.fuzz.attack import attack, attack_own, hold
+from tests.programs.fuzz.seeds import OWN, SEEDS, small_trace
 
 CORPUS = Path(__file__).parent / "corpus"
 """Files that once broke a promise beside the good trace, and folders of files that did alone."""

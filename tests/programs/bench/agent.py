@@ -1,7 +1,7 @@
 """Tasks for agents on generated runs with one planted cause, and scores of what they did.
 
-    python -m tests.bench.agent write DIR [--seed N]     runs, tasks.json, key.json (for the judge)
-    python -m tests.bench.agent score DIR TRANSCRIPTS    calls, bytes, and what is right, by task
+    python -m tests.programs.bench.agent write DIR [--seed N]   runs, tasks.json, key.json
+    python -m tests.programs.bench.agent score DIR TRANSCRIPTS  calls, bytes, what is right
 
 An agent gets a run of `tasks.json`, its question and a budget of calls, by `chopper mcp DIR/runs`.
 Its transcript `TRANSCRIPTS/TASK.jsonl` has a line per call (`{"tool", "arguments", "bytes"}`), and
@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec import Struct, convert
 from msgspec import json as fast_json
 
-from tests.bench.causes import EXPECTED, planted
+from tests.programs.bench.causes import EXPECTED, planted
 
 TASKS: Final = (
     "one GPU at a lower clock",
@@ -118,7 +118,9 @@ def scores(folder: Path, transcripts: Path) -> Iterator[AgentScore]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.agent", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.programs.bench.agent", description=__doc__
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     writes = commands.add_parser("write")
     writes.add_argument("folder", type=Path)

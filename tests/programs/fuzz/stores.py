@@ -1,6 +1,6 @@
 """Stores with changed columns and valid checksums: whatever is in them, a view answers or refuses.
 
-`python -m tests.fuzz.stores --count 2000`; `--first N --count 1` repeats one.
+`python -m tests.programs.fuzz.stores --count 2000`; `--first N --count 1` repeats one.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from chopper_core.views.query import query
 from chopper_tui.draw.page import LOOK
 from tests.allocating import allocating_run
 from tests.demo import demo_run
-from tests.fuzz.seeds import small_trace
 from tests.ingest.test_chakra_runs import chain
 from tests.pipelines import pipeline_run
+from tests.programs.fuzz.seeds import small_trace
 from tests.tui.explorer import measured_run
 
 _ODD: Final = (-2, -1, 0, 1, 2, 7, 127, 1000, 1 << 20, (1 << 31) - 1, 1 << 40, 1 << 60, 1 << 62,
@@ -229,7 +229,9 @@ def _shown(run: Run, view: View) -> None:
 
 def main() -> int:
     """Attack stores by their numbers; prints each failing place once, and counts."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.stores", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.programs.fuzz.stores", description=__doc__
+    )
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--full", action="store_true", help="print tracebacks")

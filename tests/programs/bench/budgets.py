@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from tests.bench.analyses import OPEN
-from tests.bench.explorer import FIRST, Press, p95
-from tests.bench.processes import Cost
-from tests.bench.reading import HTA, ORIGINAL, SHARED, TABLE, TRACELENS, TYPED, Measured
+from tests.programs.bench.analyses import OPEN
+from tests.programs.bench.explorer import FIRST, Press, p95
+from tests.programs.bench.processes import Cost
+from tests.programs.bench.reading import HTA, ORIGINAL, SHARED, TABLE, TRACELENS, TYPED, Measured
 
 Presses = Mapping[str, Sequence[tuple[float, int]]]
 

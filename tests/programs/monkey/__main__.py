@@ -1,7 +1,8 @@
-"""Random keys, mouse, pastes and resizes on the explorer: `python -m tests.monkey --seconds 3600`.
+"""Random keys, mouse, pastes and resizes on the explorer.
 
-Every session has a seed, which repeats it: `--seed N --sessions 1`. A file collects what is found
-and how much memory the process takes as sessions go by: `--log FILE`.
+`python -m tests.programs.monkey --seconds 3600`: every session has a seed, which repeats it:
+`--seed N --sessions 1`. A file collects what is found and how much memory the process takes as
+sessions go by: `--log FILE`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import TextIO
 
 from chopper_core.util.memory import share_one_heap
-from tests.monkey.kinds import KINDS, Made, opened
-from tests.monkey.session import MAX_HANG_S, Outcome, handles, resident_mb, session, use
+from tests.programs.monkey.kinds import KINDS, Made, opened
+from tests.programs.monkey.session import MAX_HANG_S, Outcome, handles, resident_mb, session, use
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Defects planted in clean runs: whether they are doubted, and what else they change.
 
-`python -m tests.bench.doubts` plants each defect in generated runs and in real files, in those that
-have a place for it, and prints a table. `--seed` chooses the runs, the files and the places; the
-clean runs have to be without a doubt. What a defect doesn't touch has to stay equal.
+`python -m tests.programs.bench.doubts` plants each defect in generated runs and in real files, in
+those that have a place for it, and prints a table. `--seed` chooses the runs, the files and the
+places; the clean runs have to be without a doubt. What a defect doesn't touch has to stay equal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, Category
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
-from tests.bench.processes import ROOT
+from tests.programs.bench.processes import ROOT
 
 if str(ROOT / "demo_data") not in sys.path:
     sys.path.insert(0, str(ROOT / "demo_data"))

@@ -31,9 +31,9 @@ from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import read_config, saved_columns, saved_splits
-from tests.fuzz.damage import damage
-from tests.fuzz.seeds import OWN, SEEDS
-from tests.fuzz.types import changes
+from tests.programs.fuzz.damage import damage
+from tests.programs.fuzz.seeds import OWN, SEEDS
+from tests.programs.fuzz.types import changes
 
 _VIEWS_EACH: Final = 3
 _SHARES: Final = (

@@ -2,7 +2,7 @@
 
 At a step's first event each rank's GPU is idle, as the steps of such a file begin with a copy that
 blocks. A stall there moves all that follows, on hosts and GPUs, by its length: what it costs is
-exact. `python -m tests.bench.causes_in_files` looks for the file in $CHOPPER_REALDATA.
+exact. `python -m tests.programs.bench.causes_in_files` looks for the file in $CHOPPER_REALDATA.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgspec import Struct
 from chopper_core.findings.rule import context_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
-from tests.bench.causes import Finding, findings_of
+from tests.programs.bench.causes import Finding, findings_of
 
 FILES: Final = "mi300x_ddp4"
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")

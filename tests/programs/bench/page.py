@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tests.bench.budgets import HEAD, Budget, row
+from tests.programs.bench.budgets import HEAD, Budget, row
 
 _HEAD = """\
 # Benchmarks

@@ -1,7 +1,7 @@
 """Recall and false findings of the rules, on generated runs with one planted cause or none.
 
-`python -m tests.bench.causes` prints the tables of docs/internals/findings.md; `--quick` takes
-one seed and size of each cause. `-v` prints the first findings of every run beside its truth.
+`python -m tests.programs.bench.causes` prints the tables of docs/internals/findings.md; `--quick`
+takes one seed and size of each cause. `-v` prints the first findings of every run beside its truth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
-from tests.bench.processes import ROOT
+from tests.programs.bench.processes import ROOT
 
 if str(ROOT / "demo_data") not in sys.path:
     sys.path.insert(0, str(ROOT / "demo_data"))

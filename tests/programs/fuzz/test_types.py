@@ -13,9 +13,9 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import FLOPS
 from chopper_core.util.errors import DataError
 from tests.align.traces import GEMM, TinyTrace
-from tests.fuzz.attack import attack_cells
-from tests.fuzz.seeds import SEEDS, small_trace
 from tests.limited import within
+from tests.programs.fuzz.attack import attack_cells
+from tests.programs.fuzz.seeds import SEEDS, small_trace
 
 _STEP = 97
 """Of the changes of a file one in this many is tried."""

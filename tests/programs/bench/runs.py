@@ -25,9 +25,9 @@ from chopper_core.model.tree import level_order
 from chopper_core.store.format import read_index
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
-from tests.bench.processes import ROOT
+from tests.programs.bench.processes import ROOT
 
-GENERATED = "tests/bench/runs.py"
+GENERATED = "tests/programs/bench/runs.py"
 LAYERS = 32
 LARGE = (8, 1_250_000)
 MANY = (1_000, 33_000)

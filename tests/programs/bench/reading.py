@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.data import trace, unpacked
-from tests.bench.processes import Cost, can_import, in_turn, middle, python
+from tests.programs.bench.data import trace, unpacked
+from tests.programs.bench.processes import Cost, can_import, in_turn, middle, python
 
 TABLE = "chopper: to the labelled kernel table"
 SHARED = "chopper: the same, two processes"

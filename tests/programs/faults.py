@@ -1,4 +1,4 @@
-"""Kills and faults of ingest: `python -m tests.faults --kills 1000 --seed 7`.
+"""Kills and faults of ingest: `python -m tests.programs.faults --kills 1000 --seed 7`.
 
 After every fault the store is the old one, the new one, or none; every view has the true figures,
 and says which ranks it lacks; the next writer gets the new run and leaves nothing else behind.
@@ -43,7 +43,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.workers import dask_executor
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
-from tests.fuzz.seeds import small_trace
+from tests.programs.fuzz.seeds import small_trace
 from tests.sources.telemetry.telemetry_texts import ZEUS_CSV
 
 RANKS: Final = 3
@@ -554,7 +554,7 @@ def _cluster() -> tuple[str, Callable[[], list[int]]]:
     from distributed import LocalCluster
 
     if not _CLUSTERS:
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         _CLUSTERS.append(
             LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
         )
@@ -680,7 +680,7 @@ def play(
 
 def main() -> int:
     """Play, and print how often each scenario left each state; 1 where a promise is broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.programs.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=0, help="faults, kills among them")
     parser.add_argument("--seconds", type=float, default=0)
