@@ -39,7 +39,7 @@ NO_TOKENS: Final = (
     "and step) give a number of tokens"
 )
 CUT: Final = "the step is truncated by the profiling window, or missing on a GPU"
-_PARTLY: Final = "the row isn't whole steps"
+_PARTLY: Final = "the row isn't whole steps, or the trace has none"
 STEADY: Final = "steady"
 
 
@@ -55,7 +55,7 @@ class StepCells(Struct, frozen=True, eq=False):
     gpu: Int64
     iteration: Int64
     is_whole: Mask
-    """Of each row, whether it is all activities of its steps."""
+    """Of each row, whether it is all activities of its steps, at least one."""
 
     @classmethod
     def of(cls, run: Run, nodes: Groups) -> StepCells:
@@ -65,13 +65,13 @@ class StepCells(Struct, frozen=True, eq=False):
         whole = run.pairs
         sizes = whole.sizes()[_places(whole, gpu, iteration)]
         lacks = sums_of((cells.sizes() < sizes).astype(np.int64), owner, len(nodes))
-        counted = _in_steps(run, iteration)
-        is_whole = (lacks == 0) & (counts_of(owner[counted], len(nodes)) > 0)
+        labelled = counts_of(owner[iteration != NO_LABEL], len(nodes))
+        is_whole = (lacks == 0) & (labelled > 0)
         return cls(run, cells, owner, len(nodes), gpu, iteration, np.asarray(is_whole, np.bool_))
 
     @property
     def in_steps(self) -> Index:
-        """The places of the pairs that are of a step."""
+        """The places of the pairs that are of a step; a run without steps is one."""
         return np.flatnonzero(_in_steps(self.run, self.iteration))
 
     def known(self, found: Values) -> Values:

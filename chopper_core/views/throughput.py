@@ -140,12 +140,6 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
     return {metric.name: (metric, values) for metric, values in columns}
 
 
-def totals(run: Run, view: View) -> list[Column]:
-    """The total row by step; nothing without a complete one."""
-    steps = step_parts_of(run, view)
-    return _total(steps, _by_iteration(steps, _every(steps))[steps.steady], "")
-
-
 def _every(steps: StepParts) -> Float64:
     """GPUs x steps x (time, tokens, parts)."""
     return np.stack([steps.times_ns, steps.tokens, *np.moveaxis(steps.parts_ns, 2, 0)], axis=2)

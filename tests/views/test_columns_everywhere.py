@@ -7,12 +7,13 @@ from typing import Final
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.analyses.step_parts import COMPUTE_PARTS, part_column
 from chopper_core.columns import METRICS
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
-from chopper_core.model.column_names import CALL_SHAPE
+from chopper_core.model.column_names import AT_PEAK, CALL_SHAPE
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Kind
 from chopper_core.model.view import View
@@ -299,3 +300,47 @@ def test_the_compute_of_each_part_is_a_column_and_adds_up(run: Run, level: str) 
             pytest.approx(of["mlp_gp"]["compute_busy_ns"])
         )
         assert of["attn_fa"]["forward_gemm_ns"] == 0
+
+
+@pytest.mark.parametrize("level", ["operation", "gpu", "phase"])
+def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
+    """As the views of losses have them, and by their definitions."""
+    names = ("lost_ns", "largest_loss", "mfu_pct", "hfu_pct", "theoretical_pct", "idle_pct")
+    asked = (*names, "theoretical_ns", "elapsed_ns", "idle_ns", "loss_ns")
+    tree = query(run, parse(f"R?order={level}&columns={','.join(asked)}"))
+    shown = query(run, parse(f"R?view=overheads&by={level}&columns={','.join(names)}"))
+    losses = query(run, parse(f"R?view=losses&by={level}&columns=loss_ns"))
+    for number, label in enumerate(tree.labels):
+        row = tree.row(number)
+        there = shown.row(shown.labels.index(label))
+        assert {name: row[name] for name in names} == pytest.approx(there, nan_ok=True), label
+        assert row["loss_ns"] == pytest.approx(losses.row(losses.labels.index(label))["loss_ns"])
+        ideal, elapsed = row["theoretical_ns"] or 0, row["elapsed_ns"]
+        assert row["loss_ns"] == pytest.approx(elapsed - ideal)
+        assert row["idle_pct"] == pytest.approx(100 * row["idle_ns"] / elapsed)
+        if row["theoretical_ns"] is not None:
+            assert row["lost_ns"] == pytest.approx(elapsed - ideal)
+            assert row["theoretical_pct"] == pytest.approx(100 * ideal / elapsed)
+    for name in names:
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
+    assert tree.total["loss_ns"] == pytest.approx(losses.total["loss_ns"])
+
+
+def test_parts_of_some_gpus_are_divided_in_every_view(run: Run) -> None:
+    """Half of the GPUs lack the FLOPs: the MFU of a row is divided as on the others, marked."""
+    measured = dict(run.table.measured)
+    lacks = run.table.gpu % 2 == 1
+    ideal, rest = measured["theoretical_ns"], measured["unmodelled_ns"]
+    moved = np.where(lacks, np.nan_to_num(rest) + np.nan_to_num(ideal), rest)
+    measured |= {"theoretical_ns": np.where(lacks, np.nan, ideal), "unmodelled_ns": moved}
+    measured[AT_PEAK] = np.where(lacks, np.nan, measured[AT_PEAK])
+    half = replace(run, table=run.table.with_measured(measured), cubes=None)
+    tree = query(half, parse("R?order=phase&columns=mfu_pct"))
+    shown = query(half, parse("R?view=overheads&by=phase&columns=mfu_pct"))
+    known = tree.values["mfu_pct"]
+    there = {label: shown.row(number)["mfu_pct"] for number, label in enumerate(shown.labels)}
+    assert {label: tree.row(n)["mfu_pct"] for n, label in enumerate(tree.labels)} == there
+    assert known.extrapolated is not None and known.extrapolated.any()
+    assert "mfu_pct" in tree.extrapolated_total
+    of_all = query(run, parse("R?order=phase&columns=mfu_pct")).total["mfu_pct"]
+    assert tree.total["mfu_pct"] == pytest.approx(of_all, rel=0.1)
