@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingsMap
 from textual.widgets import Input
 
 from chopper_core.model import address
-from chopper_core.model.charts import Lanes
+from chopper_core.model.charts import Lanes, StepBars
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.tables.mmap_columns import let_go
@@ -395,6 +395,8 @@ class Explorer(ScreenParts):
         card, here = self.cards.card, self.listing
         if here is self.cards and card is not None:
             return evidence.explained_finding(self.run, self.view, card)
+        if isinstance(here, PicturePane) and isinstance(here.bar, StepBars):
+            return evidence.explained_step(here.bar, here.bar.listed[here.cursor])
         title = here.part_name if isinstance(here, PicturePane) else ""
         return evidence.explained_column(self.frame, (self.part or self.frame).sort, title)
 
