@@ -41,7 +41,7 @@ async def search(at: Driven, text: str) -> list[str]:
         ("mfu", "Figure: MFU"),
         ("tokens/s", "Figure: tokens/s"),
         ("critical path", "2  Timeline · critical path"),
-        ("xgmi in a", "GPUs · ranks: xGMI in a step"),
+        ("largest loss", "Losses · compute: largest loss"),
         ("gemm", "Kernels of class gemm"),
     ],
 )
