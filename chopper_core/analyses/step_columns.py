@@ -54,6 +54,8 @@ class StepCells(Struct, frozen=True, eq=False):
     """How many rows there are."""
     gpu: Int64
     iteration: Int64
+    is_all: Mask
+    """Of each row, whether it is all activities of its pairs, also of what is in no step."""
     is_whole: Mask
     """Of each row, whether it is all activities of its steps, at least one."""
 
@@ -66,8 +68,9 @@ class StepCells(Struct, frozen=True, eq=False):
         sizes = whole.sizes()[_places(whole, gpu, iteration)]
         lacks = sums_of((cells.sizes() < sizes).astype(np.int64), owner, len(nodes))
         labelled = counts_of(owner[iteration != NO_LABEL], len(nodes))
-        is_whole = (lacks == 0) & (labelled > 0)
-        return cls(run, cells, owner, len(nodes), gpu, iteration, np.asarray(is_whole, np.bool_))
+        is_all = np.equal(lacks, 0)
+        is_whole = is_all & (labelled > 0)
+        return cls(run, cells, owner, len(nodes), gpu, iteration, is_all, is_whole)
 
     @property
     def in_steps(self) -> Index:
