@@ -50,7 +50,7 @@ from chopper_tui.widgets.footer import KeyLine, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, PlaceLine, Position
 
 if TYPE_CHECKING:
-    from chopper_tui.widgets.dialogs import Dialog, Options
+    from chopper_tui.widgets.dialogs import Dialog, Options, Search
 
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
@@ -436,10 +436,17 @@ class Explorer(ScreenParts):
             dialog.answered = lambda answer: self.steps.add(partial(then, answer))
         self.app.push_screen(dialog)
 
-    def choose(self, title: str, options: Options, current: str | None, then: Answer[str]) -> None:
+    def choose(
+        self,
+        title: str,
+        options: Options,
+        current: str | None,
+        then: Answer[str],
+        search: Search | None = None,
+    ) -> None:
         from chopper_tui.widgets.dialogs import Chooser
 
-        self.open_dialog(Chooser(title, options, current), then)
+        self.open_dialog(Chooser(title, options, current, search), then)
 
     def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
         from chopper_tui.widgets.reader import TextReader
