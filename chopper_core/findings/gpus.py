@@ -141,14 +141,19 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             # What is always there isn't what is there now and then.
             is_rare = 2 * len(late.when) < len(leads.iterations)
             found.setdefault((late.cause, what, is_rare), []).append((late, each))
+    stage = _of_long_stage(context)
+    late_by_cause: dict[str | None, set[int]] = {}
+    for (cause, _, _), turns in found.items():
+        late_by_cause.setdefault(cause, set()).update(_gpus_of(leads, turns))
     for (cause, _, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
+        # All GPUs of a stage are late, each in its steps, because it is too long: a finding.
+        is_of_stage = bool(stage) and _gpus_of(leads, turns) <= stage <= late_by_cause[cause]
         if cause is not None and len(turns) > 1:
-            # All GPUs of a stage are late because it is too long, which is a finding.
-            if is_once or {leads.gpus[late.place] for late, _ in turns} != _of_long_stage(context):
+            if is_once or not is_of_stage:
                 yield (_in_turn if is_once else _together)(context, leads, turns)
-        else:
+        elif cause is None or len(stage) == 1 or not is_of_stage:
             yield from (each for _, each in turns)
     for late in leads.hidden_stragglers:
         if _is_alike(leads, late):
@@ -158,6 +163,10 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         evidence = context.with_view("ranks", sort="-delay_ns")
         title = one_line(more.partition(":")[0])
         yield context.finding(title, more, evidence, Cost.UNKNOWN, None, group=Group.UNKNOWN)
+
+
+def _gpus_of(leads: RankLeads, late: list[tuple[Straggler, Finding]]) -> set[int]:
+    return {leads.gpus[each.place] for each, _ in late}
 
 
 def _is_alike(leads: RankLeads, late: Straggler) -> bool:
