@@ -233,8 +233,10 @@ class RecentSteps:
 
 
 def _rounded(age_s: float) -> str:
-    """An age in whole tens of seconds, or minutes: text that changes seldom."""
-    return f"{age_s // 10 * 10:.0f} s" if age_s < 120 else f"{age_s // 60:.0f} min"
+    """An age in whole tens of seconds, minutes or hours: text that changes seldom."""
+    if age_s < 120:
+        return f"{age_s // 10 * 10:.0f} s"
+    return f"{age_s // 60:.0f} min" if age_s < 120 * 60 else f"{age_s // 3600:.0f} h"
 
 
 def _places(own: list[_Process], count: int) -> Iterator[str]:

@@ -364,6 +364,7 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 async def _find(screen: Explorer, argument: str) -> None:
     from chopper_core.views.find import find as find_nodes
+    from chopper_tui.widgets.dialogs import option_cells
 
     refuse_of_set(screen)
     found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
@@ -374,13 +375,17 @@ async def _find(screen: Explorer, argument: str) -> None:
         _choose_place(screen, found)
         return
     scale = scale_of(METRICS["elapsed_ns"], found.by_name[0].elapsed_ns)
+    times = [f"{scale.cell(each.elapsed_ns):>8} {scale.text}  " for each in found.by_name]
+    places = [count(each.places, "place") for each in found.by_name]
+    room = option_cells(screen.app.size.width) - max(map(len, times)) - max(map(len, places)) - 4
+    shown_names = fitting_names(
+        tuple(display_name(each.name, each.level) for each in found.by_name),
+        max(room, 1),
+        screen.table.glyphs,
+    )
     options = [
-        (
-            str(number),
-            f"{scale.cell(each.elapsed_ns):>8} {scale.text}  {display_name(each.name, each.level)}",
-            count(each.places, "place"),
-        )
-        for number, each in enumerate(found.by_name)
+        (str(number), time + name, where)
+        for number, (time, name, where) in enumerate(zip(times, shown_names, places, strict=True))
     ]
 
     async def places_of(key: str) -> None:
