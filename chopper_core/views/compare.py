@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, other_total
-from chopper_core.analyses.rows import Own
+from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.sides import _ALIKE, _STEP, ANCESTOR, Sides, opens_of, sides_of
 from chopper_core.columns import (
     Metric,
@@ -91,9 +91,8 @@ def answer(run: Run, view: View) -> ViewResult:
     order = np.argsort(-np.abs(change), kind="stable")
     top = order[:_MAX_DRAWN].tolist() if change.any() else []
     return ViewResult(
-        level=both.by,
+        LabelledRows(both.by, list(both.pairs.labels)),
         by=both.by,
-        labels=both.pairs.labels,
         columns=tuple(columns.values()),
         opens=lambda row: opens_of(both, row),
         total={name: number for name, number in total.items() if number is not None},
@@ -252,8 +251,7 @@ def candidates(run: Run, view: View) -> ViewResult:
         return replace(one.view, baseline=one.baseline, sort="", filter="", columns=())
 
     return ViewResult(
-        level="baseline",
-        labels=[each.text for each in found],
+        LabelledRows("baseline", [each.text for each in found]),
         columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns_of - base_ns))),
         opens=opens,
         base=base_of(run, view).applied,

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import baseline_of
-from chopper_core.analyses.rows import GpuRows, Own
+from chopper_core.analyses.rows import GpuRows, LabelledRows, Own
 from chopper_core.analyses.significance import FEWEST_PAIRS, LEVEL, adjusted, paired, unpaired
 from chopper_core.analyses.steadiness import (
     FIGURES,
@@ -128,8 +128,7 @@ def answer(run: Run, view: View) -> ViewResult:
     is_few = by != "figure" and base is not None
     first = [name for each in _SHOWN for name in (each, f"{each}_base")] if is_few else ()
     return ViewResult(
-        level=by,
-        labels=labels,
+        LabelledRows(by, labels),
         columns=tuple(own),
         opens=opens,
         shown=known_columns(own, first),

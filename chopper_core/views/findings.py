@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of_steps
+from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, count_findings, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of
@@ -89,8 +90,7 @@ def answer(run: Run, view: View) -> ViewResult:
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     bound = np.array([is_bound(each.remedy) for each in findings], np.bool_)
     return ViewResult(
-        level="finding",
-        labels=[finding.title for finding in findings],
+        LabelledRows("finding", [finding.title for finding in findings]),
         columns=(
             (COSTS, _rounded([each.cost_ns for each in findings])),
             (SAVING, replace(_rounded(savings), bound=bound)),

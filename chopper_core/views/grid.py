@@ -119,7 +119,7 @@ def _one(run: Run, view: View) -> ViewResult:
     found = _result(run, view, figure, by_gpu)
     totals = {} if total is None else {figure.name: total}
     applied = base.applied if figure.adds_up else None
-    return replace(found, total=totals, whole=rows.whole, base=applied)
+    return replace(found, total=totals, base=applied)
 
 
 def _opens(run: Run, view: View, gpu: int) -> View:
@@ -131,11 +131,11 @@ def _several(run: Run, view: View) -> ViewResult:
     if not names:
         raise UsageError("of= takes the names of columns, with commas between them")
     parts = [_one(run, replace(view, of=name)) for name in names]
-    gpus = sorted({int(label) for part in parts for label in part.labels})
+    gpus = sorted({int(label) for part in parts for label in part.rows.labels})
     rows = {str(gpu): place for place, gpu in enumerate(gpus)}
     numbers = np.full((len(parts), len(gpus)), np.nan)
     for part, line in zip(parts, numbers, strict=True):
-        line[[rows[label] for label in part.labels]] = part.columns[0][1].known()
+        line[[rows[label] for label in part.rows.labels]] = part.columns[0][1].known()
     own = [(part.columns[0][0], Values(line)) for part, line in zip(parts, numbers, strict=True)]
     medians = np.array([median_of(line[np.isfinite(line)]) for line in numbers])[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -158,8 +158,10 @@ def _several(run: Run, view: View) -> ViewResult:
     )
     return replace(
         parts[0],
-        labels=[str(gpu) for gpu in gpus],
-        columns=(*own, *parts[0].columns[2:]) if len(parts[0].labels) == len(gpus) else tuple(own),
+        rows=LabelledRows("gpu", [str(gpu) for gpu in gpus]),
+        columns=(*own, *parts[0].columns[2:])
+        if len(parts[0].rows.labels) == len(gpus)
+        else tuple(own),
         opens=lambda row: _opens(run, view, gpus[row]),
         total={name: value for part in parts for name, value in part.total.items()},
         headline=tuple(

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from chopper_core.analyses import call_figures as _splits  # noqa: F401 (adds splits)
 from chopper_core.columns.filter import only
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import is_split
 from chopper_core.model.view import View, pivot
@@ -20,6 +19,8 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import (
+    Columns,
+    arranged,
     children,
     filter_note,
     framed,
@@ -84,7 +85,7 @@ def run_preview(run: Run, view: View) -> Frame:
         found = module.preview(run, view)
     if found is None:
         return run_frame(run, view)
-    return replace(_frame(run, view, found), is_pending=True)
+    return _frame(run, view, found, is_pending=True)
 
 
 def without_rows(run: Run, view: View, reason: str) -> Frame:
@@ -177,7 +178,7 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
         if opened != plain:
             return opened
         # A row that is no part of the tree is shown alone.
-        return replace(view, filter=view.filter or only(known.level, [known.labels[row]]))
+        return replace(view, filter=view.filter or only(known.rows.level, [known.rows.labels[row]]))
 
     return replace(known, opens=opens)
 
@@ -193,27 +194,30 @@ def _kept(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
     return found
 
 
-def _frame(run: Run, view: View, result: ViewResult) -> Frame:
+def _frame(run: Run, view: View, result: ViewResult, *, is_pending: bool = False) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
     view = with_column_names(view, tuple(column for column, _ in result.columns))
-    whole = result.whole
-    if whole is None and len(run.table):
-        whole = run.tree_of(view).node(view.path)
-    whole = whole or Groups.single(run.table, slice(0, 0))
-    frame, columns, shown = framed(run, view, result, whole)
+    columns = Columns(run, view, result)
+    shown = arranged(run, view, result, columns)
     # Along time, all of it is shown.
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
-    return replace(
-        frame,
-        notes=(
-            *_statistic_note(view, frame.over),
-            *result.notes,
-            *columns.notes,
-            *run_notes(run, counting),
-            *shown.hint,
-            *filter_note(len(result.labels), shown.hidden),
-        ),
+    notes = (
+        *_statistic_note(view, result.over or columns.over),
+        *result.notes,
+        *columns.notes,
+        *run_notes(run, counting),
+        *shown.hint,
+        *filter_note(len(result.rows.labels), shown.hidden),
+    )
+    return framed(
+        run,
+        view,
+        result,
+        columns,
+        shown,
+        notes=notes,
         left_out=run.uncounted(counting),
+        is_pending=is_pending,
     )
 
 

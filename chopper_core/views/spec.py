@@ -12,12 +12,14 @@ from msgspec import Struct, field
 from chopper_core.analyses import call_columns as call_columns
 from chopper_core.analyses import collective_columns as collective_columns
 from chopper_core.analyses import launch_columns as launch_columns
+from chopper_core.analyses import loss_columns as loss_columns
 from chopper_core.analyses import overlap_columns as overlap_columns
+from chopper_core.analyses import step_columns as step_columns
 from chopper_core.analyses.base import Base
+from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import METRICS, Metric, Values
 from chopper_core.graph import metrics as metrics
 from chopper_core.model.charts import Chart
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
 from chopper_core.model.view import View
@@ -154,9 +156,8 @@ def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:
 class ViewResult(Struct, frozen=True, eq=False):
     """The rows, columns and charts of a view, before rows are sorted and filtered."""
 
-    level: str
-    """The level of the rows, or another word for what a row is: `collective`, `finding`."""
-    labels: Sequence[str]
+    rows: LabelledRows
+    """Their labels; a `Partition` where they stand for activities: for sparklines and metrics."""
     columns: tuple[tuple[Metric, Values], ...]
     """All columns of the view's own, the most important first."""
     opens: Callable[[int], View]
@@ -167,13 +168,6 @@ class ViewResult(Struct, frozen=True, eq=False):
     """The default sort; empty: the order of `labels`."""
     shown: tuple[str, ...] = ()
     """The default columns; empty: all."""
-    nodes: Groups | None = None
-    """The activities of each row, where rows stand for activities: for sparklines and metrics."""
-    whole: Groups | None = None
-    """The activities of all rows as one group; None: those of the view's node.
-
-    The total row of registered metrics is computed from it.
-    """
     headline: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()

@@ -19,6 +19,7 @@ from chopper_core.analyses.asked import (
     questions_of,
 )
 from chopper_core.analyses.base import base_of_steps
+from chopper_core.analyses.rows import LabelledRows
 from chopper_core.analyses.step_times import token_rate, tokens_in
 from chopper_core.columns import Values, columns, numbered, worded
 from chopper_core.findings import checked
@@ -178,8 +179,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ("next", worded([_bottleneck(run, steady, each.expected) for each in every])),
     ]
     return ViewResult(
-        level=QUESTION,
-        labels=labels,
+        LabelledRows(QUESTION, labels),
         columns=tuple((COLUMNS[name], values) for name, values in own),
         opens=lambda row: _opened(run, view, answered, row),
         headline=_headline(steady, answers),
@@ -324,8 +324,7 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
     if left_out:
         notes.append(f"{count(left_out, 'part')} with the smallest changes are left out")
     return ViewResult(
-        level=level,
-        labels=labels,
+        LabelledRows(level, labels),
         columns=tuple((COLUMNS[name], values) for name, values in own),
         opens=lambda row: child_of(view, level, labels[row]),
         sort="-saving_ns",

@@ -96,11 +96,13 @@ async def _move_split(screen: Explorer, lines: int) -> None:
 
 
 def _can_enter(screen: Explorer) -> bool:
-    if screen.scope_tree.place is not None or screen.part is not None:
+    if screen.scope_tree.place is not None:
         return True
-    if not screen.view.name:
-        return screen.table.label is not None and not screen.view.is_leaf
     try:
+        if screen.part is not None:
+            return True
+        if not screen.view.name:
+            return screen.table.label is not None and not screen.view.is_leaf
         target = screen.target
     except UsageError:
         return False

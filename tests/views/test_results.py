@@ -8,6 +8,7 @@ from threading import Event, Thread
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.rows import LabelledRows
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
@@ -31,7 +32,7 @@ def counted() -> tuple[list[View], Callable[[View], ViewResult]]:
 
     def ask(view: View) -> ViewResult:
         asked.append(view)
-        return ViewResult("thing", ["a"], (), lambda row: view)
+        return ViewResult(LabelledRows("thing", ["a"]), (), lambda row: view)
 
     return asked, ask
 

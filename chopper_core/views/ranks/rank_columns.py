@@ -44,7 +44,7 @@ def waits_map(stand: RankLeads, base: Base) -> tuple[Chart, ...]:
 def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
     """A result by GPU with the GPUs of each node or coordinate combined."""
     rows = GpuRows.of(run, gpus, by)
-    labels, members = rows.labels, rows.members
+    members = rows.members
     known = {metric.name: (metric, values) for metric, values in each.columns}
     lead = known["mean_lead_ns"][1].known(np.inf)
     least = rows.reduced(lead, np.min)
@@ -61,8 +61,7 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
 
     return replace(
         each,
-        level=by,
-        labels=labels,
+        rows=rows,
         columns=(
             (GPUS, Values(np.array([len(own) for own in members]))),
             (LEAST, numbered(least)),
@@ -74,7 +73,7 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
         opens=lambda row: (
             replace(view, by="gpu", filter=_filter(gpus, members[row]), sort="", columns=())
             if by == NODE
-            else replace(child_of(view, by, labels[row]), name=view.name, by="gpu")
+            else replace(child_of(view, by, rows.labels[row]), name=view.name, by="gpu")
         ),
         total={name: value for name, value in each.total.items() if name in _SUMS},
         shown=(),

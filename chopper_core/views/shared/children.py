@@ -9,8 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.base import base_of, divided
 from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.rows import Partition
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -51,6 +52,7 @@ MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 """The most activities that are gathered to find the GPUs of the rows."""
 
 
+_NO_TIMES: Final = np.zeros(0)
 _BEING_WRITTEN: Final = "is still being written"
 """The end of the reason why a file of a followed run isn't read yet."""
 _OUTSIDE: Final = "outside steps: left out unless cut=1"
@@ -182,7 +184,7 @@ class Columns:
     """The columns of rows, each computed when it is first asked for.
 
     Those of the result are of the rows alone, with their totals; all others are metrics of the
-    rows' activities, and `whole` is their total row.
+    rows' activities, and their total row is that of the whole.
     """
 
     def __init__(
@@ -190,21 +192,22 @@ class Columns:
         run: Run,
         view: View,
         result: ViewResult,
-        whole: Groups,
-        base: Base,
-        counted: Mask | None,
+        counted: Mask | None = None,
     ) -> None:
         """Figures that add up are put on a base; rows that aren't `counted` have no share."""
-        self._run, self._view, self._nodes, self._whole = run, view, result.nodes, whole
-        self._base, self._labels = base, {result.level: result.labels}
+        rows, level = result.rows, result.rows.level
+        nodes = rows.nodes if isinstance(rows, Partition) else None
+        whole = rows.whole if isinstance(rows, Partition) else _node_of(run, view)
+        self._run, self._view, self._nodes, self._whole = run, view, nodes, whole
+        self.base = result.base or base_of(run, view)
+        self._labels = {level: rows.labels}
         self._counted = counted
         self._divisors: dict[Reduces, Int64] = {}
         self.own = {column.name: (column, values) for column, values in result.columns}
-        nodes, level, default = result.nodes, result.level, result.shown or tuple(self.own)
         self._labelled: LabelledActivities | None = None
         self._is_labelled = nodes is None and has_activities(run, level)
         self._has_nodes = nodes is not None or self._is_labelled
-        names = names_of(view, default, self.own, has_nodes=self._has_nodes)
+        names = names_of(view, result.shown or tuple(self.own), self.own, has_nodes=self._has_nodes)
         of_nodes = (name not in self.own or self._is_registered(name) for name in names)
         self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
         self._statistic = Statistic(view.stat, self.over) if view.stat and self.over else None
@@ -298,12 +301,12 @@ class Columns:
         gpus = None if self._nodes is None else self._coverage.covered(metric)
         if is_labelled:
             # The view's own figures may be on the base already; these aren't.
-            return replace(self._base, is_applied=False).of_rows(labels, None, metric.reduces)
+            return replace(self.base, is_applied=False).of_rows(labels, None, metric.reduces)
         if gpus is not None or labels is not self._labels:
-            return self._base.of_rows(labels, gpus, metric.reduces)
+            return self.base.of_rows(labels, gpus, metric.reduces)
         # That of most columns is the same, and rows may be ten thousand.
         if metric.reduces not in self._divisors:
-            found = self._base.of_rows(labels, None, metric.reduces)
+            found = self.base.of_rows(labels, None, metric.reduces)
             self._divisors[metric.reduces] = found
         return self._divisors[metric.reduces]
 
@@ -366,46 +369,71 @@ def with_instances(names: Sequence[str]) -> tuple[str, ...]:
     return (*names[:2], INSTANCES, *(name for name in names[2:] if name != INSTANCES))
 
 
-def framed(
-    run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None = None
-) -> tuple[Frame, Columns, Shown]:
-    """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
-    own, nodes, (signal, *others) = result.columns, result.nodes, run.signals(view.signal)
-    base = result.base or base_of(run, view)
-    columns = Columns(run, view, result, whole, base, counted)
-    texts = list(result.labels)
-    for _, values in own if view.filter else ():
+def _node_of(run: Run, view: View) -> Groups:
+    """The activities of a view's node as one group."""
+    if not len(run.table):
+        return Groups.single(run.table, slice(0, 0))
+    return run.tree_of(view).node(view.path)
+
+
+def arranged(
+    run: Run, view: View, result: ViewResult, columns: Columns, counted: Mask | None = None
+) -> Shown:
+    """The rows of a result that the view's filter leaves, in the order of its sort."""
+    texts = list(result.rows.labels)
+    for _, values in result.columns if view.filter else ():
         if values.words is not None:
             words = (*values.words, "")
             places = np.where(values.present(), values.numbers, -1).tolist()
             texts = [f"{text}\n{words[place]}" for text, place in zip(texts, places, strict=True)]
-    titled = (*(each for each, _ in own), *columns.metrics)
+    titled = (*(each for each, _ in result.columns), *columns.metrics)
     rows = FilterRows(
-        result.level, result.labels, columns.values, tuple(columns.own), titled, texts,
+        result.rows.level, result.rows.labels, columns.values, tuple(columns.own), titled, texts,
         run.table.coordinates,
     )  # fmt: skip
-    sort = view.sort or result.sort
-    shown = shown_of(rows, view.filter, sort, counted)
-    places = shown.at.tolist()
-    frame = Frame(
+    return shown_of(rows, view.filter, view.sort or result.sort, counted)
+
+
+def framed(
+    run: Run,
+    view: View,
+    result: ViewResult,
+    columns: Columns,
+    shown: Shown,
+    *,
+    notes: tuple[str, ...],
+    left_out: tuple[int, ...],
+    is_pending: bool = False,
+    hidden_ns: float = 0,
+    parent_ns: float = 0,
+    elapsed_ns: Float64 = _NO_TIMES,
+) -> Frame:
+    """The frame of a result: its columns for the rows that are shown, with the total row."""
+    rows, places = result.rows, shown.at.tolist()
+    signal, *others = run.signals(view.signal)
+    means = no_means
+    if isinstance(rows, Partition):
+        # How busy a kernel keeps the GPU while it runs says nothing.
+        means = signal_means(
+            signal, rows.nodes, shown.at, lambda each: not view.name or each.name in run.measured
+        )
+    return Frame(
         view=view,
-        level=result.level,
+        level=rows.level,
         columns=columns.metrics,
         labels=shown.labels,
         values=shown.values(columns.metrics),
         total=columns.totals,
-        notes=(),
+        notes=notes,
         target=lambda row: result.opens(places[row]),
         signal=signal,
-        # How busy a kernel keeps the GPU while it runs says nothing.
-        means=no_means
-        if nodes is None
-        else signal_means(
-            signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
-        ),
+        means=means,
         signals=tuple(others),
-        sort=sort,
+        sort=view.sort or result.sort,
         hidden=shown.hidden,
+        hidden_ns=hidden_ns,
+        parent_ns=parent_ns,
+        elapsed_ns=elapsed_ns,
         more=columns.hidden if view.name else (),
         headline=result.headline,
         charts=tuple(
@@ -414,47 +442,52 @@ def framed(
             if not isinstance(each, LineChart) or each.has_course
         ),
         over=result.over or columns.over,
+        is_pending=is_pending,
         by=result.by,
         truncated=run.truncated(view),
         warm_up=tuple(sorted(run.warm_up)),
-        left_out=run.uncounted(view),
+        left_out=left_out,
         attributes=lambda row: attributes_at(run, result.opens(places[row])),
-        base=base.text if base.is_applied or columns.adds_up else "",
-        total_title=result.total_title or base.total_title(result.level, result.labels),
+        base=columns.base.text if columns.base.is_applied or columns.adds_up else "",
+        total_title=result.total_title or columns.base.total_title(rows.level, rows.labels),
         partial_total=columns.partial_totals,
         extrapolated_total=result.extrapolated_total | columns.extrapolated_totals | run.doubted,
         quality=run.doubts,
     )
-    return frame, columns, shown
+
+
+def tree_result(run: Run, view: View) -> ViewResult:
+    """The children of a node, or the single activity that a view names."""
+    tree, level = run.tree_of(view), view.level
+    whole = tree.node(view.path)
+    if view.is_leaf:
+        rows = Partition(level, [view.path[-1]], whole, whole)
+    else:
+        found = tree.children(view.path)
+        rows = Partition(level, list(found.labels), found.groups, whole)
+    return ViewResult(
+        rows,
+        columns=(),
+        opens=lambda row: view if view.is_leaf else enter(view, rows.labels[row]),
+        sort="-elapsed_ns" if level in LONGEST_FIRST else "",
+        shown=default_columns(level, run.table, run.hardware),
+    )
 
 
 def children(run: Run, view: View) -> Frame:
     if view.window:
         interval_of(run, view)
-    tree, level = run.tree_of(view), view.level
-    whole = tree.node(view.path)
-    if view.is_leaf:
-        labels, nodes = [view.path[-1]], whole
-    else:
-        found = tree.children(view.path)
-        labels, nodes = list(found.labels), found.groups
+    result, left_out = tree_result(run, view), run.uncounted(view)
+    rows = result.rows
+    assert isinstance(rows, Partition)
     skipped: set[str] = set()
-    if level == "iteration":
-        skipped = {run.table.text_of(level, code) for code in run.uncounted(view)}
-    counted = np.array([label not in skipped for label in labels], np.bool_)
-    result = ViewResult(
-        level=level,
-        labels=labels,
-        columns=(),
-        opens=lambda row: view if view.is_leaf else enter(view, labels[row]),
-        sort="-elapsed_ns" if level in LONGEST_FIRST else "",
-        shown=default_columns(level, run.table, run.hardware),
-        nodes=nodes,
-    )
-    frame, columns, shown = framed(run, view, result, whole, counted)
-    base = base_of(run, view)
-    elapsed_ns = nodes.elapsed_ns / base.of_rows({level: labels})
-    hidden_ns = float(base.each(nodes.elapsed_ns[~shown.mask & counted].sum()))
+    if rows.level == "iteration":
+        skipped = {run.table.text_of(rows.level, code) for code in left_out}
+    counted = np.array([label not in skipped for label in rows.labels], np.bool_)
+    columns = Columns(run, view, result, counted)
+    shown = arranged(run, view, result, columns, counted)
+    elapsed_ns, base = rows.nodes.elapsed_ns, columns.base
+    hidden_ns = float(base.each(elapsed_ns[~shown.mask & counted].sum()))
     nowhere = [
         column
         for column in columns.metrics
@@ -462,20 +495,26 @@ def children(run: Run, view: View) -> Frame:
         and columns.totals[column.name] is None
         and not columns.values(column.name).present().any()
     ]
-    return replace(
-        frame,
-        hidden_ns=hidden_ns,
-        parent_ns=float(base.each(whole.elapsed_ns[0])),
-        elapsed_ns=elapsed_ns[shown.at],
-        notes=(
-            *shown.hint,
-            *notes_of(run, view, len(labels), shown.hidden, hidden_ns),
-            *columns.notes,
-            *(
-                f"{', '.join(each.name for each in group)} unavailable: {reason}"
-                for reason, group in reasons(nowhere, run.table, run.hardware).items()
-            ),
+    notes = (
+        *shown.hint,
+        *notes_of(run, view, len(rows.labels), shown.hidden, hidden_ns),
+        *columns.notes,
+        *(
+            f"{', '.join(each.name for each in group)} unavailable: {reason}"
+            for reason, group in reasons(nowhere, run.table, run.hardware).items()
         ),
+    )
+    return framed(
+        run,
+        view,
+        result,
+        columns,
+        shown,
+        notes=notes,
+        left_out=left_out,
+        hidden_ns=hidden_ns,
+        parent_ns=float(base.each(rows.whole.elapsed_ns[0])),
+        elapsed_ns=(elapsed_ns / base.of_rows({rows.level: rows.labels}))[shown.at],
     )
 
 
@@ -597,6 +636,5 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     if not len(run.table):
         return {each.name: numbered([None]) for each in known}
     node = run.tree_of(view).node(view.path)
-    result = ViewResult("", [""], (), lambda row: view, nodes=node)
-    columns = Columns(run, view, result, node, base_of(run, view), None)
+    columns = Columns(run, view, ViewResult(Partition("", [""], node, node), (), lambda row: view))
     return {each.name: columns.values(each.name) for each in known}

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from chopper_core.analyses.base import Base
+from chopper_core.analyses.rows import LabelledRows, Partition
 from chopper_core.columns import METRICS, Metric, Reduces, Values, computed_column
 from chopper_core.model.charts import (
     BarChart,
@@ -170,18 +171,19 @@ class StoredAnswer(Struct, frozen=True):
     @classmethod
     def of(cls, run: Run, answer: ViewResult) -> StoredAnswer:
         """Raises ValueError or TypeError for an answer that can't be kept."""
-        opens, labels = answer.opens, tuple(answer.labels)
+        rows, opens, labels = answer.rows, answer.opens, tuple(answer.rows.labels)
         parts_of = None
-        if isinstance(opens, OpensPart) and (opens.level, *opens.labels) == (answer.level, *labels):
+        if isinstance(opens, OpensPart) and (opens.level, *opens.labels) == (rows.level, *labels):
             parts_of = opens.view
         are_opened = parts_of is None and len(labels) <= _MOST_OPENED
         own: dict[str, Any] = {
+            "level": rows.level,
             "labels": labels,
             "columns": tuple(StoredColumn.of(*each) for each in answer.columns),
             "opened": tuple(map(opens, range(len(labels)))) if are_opened else (),
             "parts_of": parts_of,
-            "nodes": None if answer.nodes is None else StoredGroups.of(answer.nodes),
-            "whole": None if answer.whole is None else StoredGroups.of(answer.whole),
+            "nodes": StoredGroups.of(rows.nodes) if isinstance(rows, Partition) else None,
+            "whole": StoredGroups.of(rows.whole) if isinstance(rows, Partition) else None,
             "charts": tuple(map(_stored_chart, answer.charts)),
             "base": None if answer.base is None else StoredBase.of(run, answer.base),
         }
@@ -197,10 +199,13 @@ def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAns
     count, again, opened = len(stored.labels), cache(again), stored.opened
     if any(len(each.numbers) != count for each in stored.columns):
         raise ValueError("columns of another length")
+    rows = LabelledRows(stored.level, list(stored.labels))
+    if stored.nodes is not None and stored.whole is not None:
+        nodes, whole = stored.nodes.groups(run), stored.whole.groups(run)
+        rows = Partition(rows.level, rows.labels, nodes, whole)
     own: dict[str, Any] = {
+        "rows": rows,
         "columns": tuple((each.metric, each.values) for each in stored.columns),
-        "nodes": None if stored.nodes is None else stored.nodes.groups(run),
-        "whole": None if stored.whole is None else stored.whole.groups(run),
         "charts": tuple(
             _restored_chart(place, each, again) for place, each in enumerate(stored.charts)
         ),

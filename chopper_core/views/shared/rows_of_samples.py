@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.rows import ALL_GPUS, GpuRows
+from chopper_core.analyses.rows import ALL_GPUS, GpuRows, Partition
 from chopper_core.analyses.samples import totals_of
 from chopper_core.columns import numbered
 from chopper_core.model.run import Run
@@ -28,23 +28,25 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
     """
     if view.path:
         raise NothingToShow("without a trace this view is of the whole run; explore has its parts")
-    if not view.by or view.by == result.level:
-        nodes = run.tree().split((), ("gpu",)) if len(run.table) else None
-        is_same = nodes and list(map(str, nodes.codes("gpu").tolist())) == list(result.labels)
+    if not view.by or view.by == result.rows.level:
+        rows = result.rows
+        if len(run.table):
+            alone = Partition.of(run.tree(), view, "gpu")
+            rows = alone if alone.labels == rows.labels else rows
         return replace(
             result,
-            nodes=nodes if is_same else None,
+            rows=rows,
             base=base_of(run, view).applied,
             total_title=ALL_GPUS,
-            opens=lambda row: power_of_gpu(view, result.labels[row]),
+            opens=lambda row: power_of_gpu(view, rows.labels[row]),
         )
     if view.by not in run.table.coordinates:
         raise NothingToShow(f"by={view.by} needs a trace, and this run has telemetry alone")
-    rows = GpuRows.of(run, [int(label) for label in result.labels], view.by)
+    groups = GpuRows.of(run, [int(label) for label in result.rows.labels], view.by)
     own = [each for each in result.columns if each[1].words is None]
     totals = [
         totals_of([(metric, values.take(places)) for metric, values in own])
-        for places in rows.members
+        for places in groups.members
     ]
     together = " Of the GPUs of the row together."
     columns = [
@@ -58,11 +60,10 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
     by_gpu = replace(view, by="gpu", columns=(), sort="")
     return replace(
         result,
-        level=view.by,
-        labels=rows.labels,
+        rows=groups,
         columns=tuple(columns),
         base=base_of(run, view).applied,
         total_title=ALL_GPUS,
         shown=tuple(name for name in result.shown if name in names),
-        opens=lambda row: replace(by_gpu, filter=f"{view.by}:{rows.labels[row]}"),
+        opens=lambda row: replace(by_gpu, filter=f"{view.by}:{groups.labels[row]}"),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.base import Base
-from chopper_core.analyses.rows import Figures, LabelledRows, Own, Partition
+from chopper_core.analyses.rows import Figures, LabelledRows, Own
 from chopper_core.columns import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
@@ -58,15 +58,12 @@ def table_view(
     is it. Without `opens` a row opens its part of the tree.
     """
     return ViewResult(
-        level=rows.level,
-        labels=rows.labels,
+        rows=rows,
         columns=tuple(columns),
         opens=opens or OpensPart(view, rows.level, rows.labels),
         total=total_row(columns, whole) if total is None else total,
         sort=sort,
         shown=tuple(shown),
-        nodes=rows.nodes if isinstance(rows, Partition) else None,
-        whole=rows.whole if isinstance(rows, Partition) else None,
         over=over,
         headline=headline,
         notes=notes,
