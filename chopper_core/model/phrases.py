@@ -52,6 +52,16 @@ def with_article(text: str) -> str:
     return f"{'an' if is_vowel else 'a'} {text}"
 
 
+def age_text(age_s: float) -> str:
+    """An age in whole tens of seconds, minutes, hours or days: text that changes seldom."""
+    if age_s < 120:
+        return f"{max(age_s, 0.0) // 10 * 10:.0f} s"
+    for size_s, name, most in ((60, "min", 120), (3600, "h", 48)):
+        if age_s < most * size_s:
+            return f"{age_s // size_s:.0f} {name}"
+    return f"{age_s // 86_400:,.0f} days"
+
+
 def count(number: int, word: str) -> str:
     """A number of things: `1 layer`, `3 layers`, `2 classes`, `5 activities`."""
     if number != 1:

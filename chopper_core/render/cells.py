@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.columns import Metric, Reduces, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import BETWEEN_FACTS
@@ -117,9 +117,7 @@ def column_texts(
     for column in frame.columns if first is None else chain((first,), drawn):
         most = _largest(frame, column) or (longest_ns() if column.unit is Unit.NS else 0)
         scale = scale_of(column, most, _is_whole(frame, column))
-        # The part of a step that is called launch is a length of time.
-        is_part = column.name == "launch_ns" and column.reduces is Reduces.NONE
-        if is_part or column.name not in MOMENTS:
+        if column.name not in MOMENTS:
             scale = scale.readable(most)
         yield ColumnText(column, scale, frame.values[column.name].words is not None)
 
