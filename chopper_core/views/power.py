@@ -42,7 +42,7 @@ from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_column
 from chopper_core.columns import METRICS, is_measured, numbered
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
-from chopper_core.model.phrases import count, differs, facts, listed
+from chopper_core.model.phrases import count, differs, facts, level_title, listed
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View, child_of
@@ -359,7 +359,7 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
     words = tuple(labels[place] for place in some.tolist())
     return (
         BarChart(
-            f"energy by {'step' if level == 'iteration' else level}",
+            f"energy by {level_title(level)}",
             "J",
             words,
             (Series("energy", joules[some]),),
