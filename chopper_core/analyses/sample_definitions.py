@@ -21,7 +21,7 @@ MOST_SAMPLED: Final = 2048
 """Rows of a GPU; the samples of more take seconds."""
 _SUMS: Final = ("mean_power_w", "bursts")
 _LARGEST: Final = ("peak", "hottest", "max", "longest")
-_SMALLEST: Final = ("lowest",)
+_SMALLEST: Final = ("lowest", "busy_p05")
 PEAK_AT: Final = "peak_at_ns"
 _TEXTS: Final[dict[Callable[[Float64], float], str]] = {
     np.sum: "the sum",

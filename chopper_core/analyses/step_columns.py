@@ -218,7 +218,7 @@ declare(
         the steps of a GPU add up to its span. Mean over the complete steps and GPUs of
         the row: the step time.
         missing: {_PARTLY}, or {CUT}
-    step_tokens | | tokens | ratio of sums
+    step_tokens | | step tokens | ratio of sums
         Tokens per GPU and step: given in the address, global_batch x sequence of the settings
         over the ranks, or from the trace's shapes. GPUs of one data-parallel replica (tensor,
         context and pipeline parallelism) share its tokens.
