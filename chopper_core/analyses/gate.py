@@ -19,10 +19,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses import step_columns as step_columns
 from chopper_core.analyses.significance import LEVEL, adjusted, one_more, unpaired
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import token_rate
-from chopper_core.columns import METRICS, Metric, Reduces, Scope, column, metric_named
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import WRITTEN, Unit, scaled_text
@@ -40,12 +41,11 @@ _LIMIT: Final = re.compile(
     r"(?:(?P<path>.+)/)?(?P<figure>[A-Za-z][\w.]*)(?P<sign>[<>])"
     r"(?P<number>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-zµ°]*)"
 )
-STEP_TIME: Final = column("""step_time_ns | ns | step time
-    The step's time on the GPU that takes longest, as in the view throughput.""")
-TOKENS: Final = column("""tokens_per_s | tok/s | tokens per second
-    Tokens per second and GPU of a step.""")
-_OF_STEPS: Final = {STEP_TIME.name: STEP_TIME, TOKENS.name: TOKENS}
-_ALIASES: Final = {"step_time": STEP_TIME.name, "iteration_ns": STEP_TIME.name}
+STEP_TIME: Final = "iteration_ns"
+TOKENS: Final = "tokens_per_s"
+_OF_STEPS: Final = (STEP_TIME, TOKENS)
+"""Figures of whole steps."""
+_ALIASES: Final = {"step_time": STEP_TIME, "step_time_ns": STEP_TIME}
 
 
 class Limit(Struct, frozen=True):
@@ -65,7 +65,7 @@ class Limit(Struct, frozen=True):
     def columns(self) -> tuple[str, ...]:
         """The columns that its figure rests on."""
         if self.figure in _OF_STEPS:
-            return (self.figure, "iteration_ns", "elapsed_ns")
+            return (self.figure, STEP_TIME, "elapsed_ns")
         return (self.figure,)
 
     def moved(self, base: Float64) -> Float64:
@@ -144,14 +144,14 @@ def parse_limit(text: str) -> Limit:
             raise UsageError(f"{text!r}: {step!r} is not LEVEL=LABEL; levels: {', '.join(LEVELS)}")
         path += [(level, label)] if step else []
     figure = _ALIASES.get(match["figure"], match["figure"])
-    own = _metric_of(figure).unit
+    own = metric_named(figure).unit
     if figure in _OF_STEPS and path:
         raise UsageError(f"{text!r}: {figure} covers whole steps; drop the path")
     unit = match["unit"].lower()
     if unit not in WRITTEN:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
     scale, its_own = WRITTEN[unit]
-    if (figure in METRICS or figure in _OF_STEPS) and own != (its_own or own):
+    if figure in METRICS and own != (its_own or own):
         raise UsageError(f"{text!r}: {figure} is in {own or 'no unit'}, not in {match['unit']}")
     number = float(match["number"]) * scale
     is_relative = unit == "%" and not (figure in METRICS and own is Unit.PERCENT)
@@ -171,7 +171,7 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
     """Raises NoSuchNode where none has the part: its name is wrong."""
     taken: list[Float64] = []
     errors: list[NoSuchNode] = []
-    reason, metric = "", _metric_of(limit.figure)
+    reason, metric = "", metric_named(limit.figure)
     for each, where in ((run, "the run"), *((base, "the baseline") for base in bases)):
         numbers = np.empty(0)
         try:
@@ -212,10 +212,10 @@ def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     if limit.figure in _OF_STEPS:
         steps = step_parts_of(run, View(run.name))
         numbers = steps.each_ns
-        if limit.figure == TOKENS.name:
+        if limit.figure == TOKENS:
             tokens = steps.tokens.mean(axis=0)
             numbers = token_rate(tokens, steps.each_ns)
-        return _OF_STEPS[limit.figure], _finite(numbers[steps.steady])
+        return METRICS[limit.figure], _finite(numbers[steps.steady])
     metric = metric_named(limit.figure, run.table, run.counter_info)
     levels = [level for level, _ in limit.path]
     view = View(
@@ -236,10 +236,6 @@ def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
 
 def _finite(numbers: Float64) -> Float64:
     return np.asarray(numbers[np.isfinite(numbers)], np.float64)
-
-
-def _metric_of(figure: str) -> Metric:
-    return _OF_STEPS[figure] if figure in _OF_STEPS else metric_named(figure)
 
 
 def limits_table(judged: Iterable[Judged]) -> str:

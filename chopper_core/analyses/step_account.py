@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.coverage import Coverage
 from chopper_core.analyses.samples import total_power
 from chopper_core.analyses.step_times import (
     StepTimes,
@@ -156,8 +155,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def covered(self) -> Mapping[str, frozenset[int]]:
         """The GPUs that have each part, of the parts that only some GPUs have."""
-        run = with_parts(self.run)
-        return covered_parts(Coverage(run, self.view, "", self.whole, self.whole))
+        return covered_parts(with_parts(self.run), self.whole)
 
     @property
     def some(self) -> frozenset[int]:

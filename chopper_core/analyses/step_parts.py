@@ -40,6 +40,13 @@ PARTS: Final = (
     "launch",
 )
 """They add up to all time: compute by kind, then exposed communication and copies, then idle."""
+_STATES: Final = {
+    "communication": "exposed_comm_ns",
+    "copies": "exposed_copy_ns",
+    "launch": "idle_ns",
+}
+"""The parts that are no compute → the column of each."""
+COMPUTE_PARTS: Final = PARTS[: -len(_STATES)]
 _OPERATIONS: Final = {
     "GEMM": re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$"),
     "attention": re.compile(r"^attn_(?:fa|sdpa)$"),
@@ -60,7 +67,17 @@ _KERNELS: Final = {
     OPTIMIZER_CLASS: "optimizer",
 }
 _CLASSES: Final = tuple(_OPERATIONS)
-_COLUMNS: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+
+
+def part_column(part: str) -> str:
+    """The column of the time of a part."""
+    return _STATES.get(part) or f"{part.replace(' ', '_').lower()}_ns"
+
+
+def part_of_rows(run: Run) -> Callable[[Selection], Int64]:
+    """From rows of a run's table to the place in `PARTS` of the compute of each."""
+    found: Callable[[Selection], Int64] = run.memo(("parts of names",), lambda: _part_of(run.table))
+    return found
 
 
 @lru_cache(maxsize=1 << 12)
@@ -106,13 +123,13 @@ def _parts_of_steps(run: Run, steps: Groups) -> Int64:
 def _parts_of_gpu(run: Run, gpu: int) -> tuple[AnyArray, Int64]:
     table = run.table
     steps = run.tree().split((table.text_of("gpu", gpu),), ("iteration",))
-    part_of = run.memo(("parts of names",), partial(_part_of, table))
+    part_of = part_of_rows(run)
     times = np.zeros(len(steps) * len(PARTS), np.int64)
     for rows, step in steps.pieces():
         computing = table.compute_ns[rows] + table.overlap_ns[rows]
         times += sums_of(computing, step * len(PARTS) + part_of(rows), len(times))
     parts = times.reshape(len(steps), len(PARTS))
-    for place, name in enumerate(_COLUMNS, len(PARTS) - len(_COLUMNS)):
+    for place, name in enumerate(_STATES.values(), len(COMPUTE_PARTS)):
         parts[:, place] = steps.sum(name)
     return steps.codes("iteration"), parts
 

@@ -9,10 +9,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.analyses.coverage import Coverage
 from chopper_core.columns import METRICS, Scope, Values
-from chopper_core.columns.metric import quotient
+from chopper_core.columns.metric import Theme, quotient
 from chopper_core.model.column_names import (
     AT_PEAK,
     BREAKDOWN,
@@ -25,9 +23,8 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.tree import Tree
-from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.grouping import isin, ratios
+from chopper_core.util.grouping import isin, ratios, sums_of
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_classes
 
 THEORY: Final = "theoretical_ns"
@@ -140,9 +137,18 @@ def with_all_parts(covered: Mapping[str, frozenset[int]]) -> tuple[frozenset[int
     return gpus, [name for name, own in covered.items() if gpus <= own]
 
 
-def covered_parts(coverage: Coverage, names: Sequence[str] = TERMS) -> dict[str, frozenset[int]]:
-    found = {name: coverage.covered(METRICS[name]) for name in names}
-    return {name: gpus for name, gpus in found.items() if gpus is not None}
+def covered_parts(run: Run, whole: Groups) -> dict[str, frozenset[int]]:
+    """The GPUs of a group that distinguish each part, of the parts that only some of them do."""
+    by_gpu = whole.split(("gpu",))[0]
+    gpus = by_gpu.codes("gpu")
+    if len(gpus) < 2:
+        return {}
+    scope, found = Scope.of(run, by_gpu, whole), {}
+    for name in TERMS:
+        own = gpus[METRICS[name].compute(scope).present()]
+        if 0 < len(own) < len(gpus) and METRICS[name].theme is Theme.BREAKDOWN:
+            found[name] = frozenset(own.tolist())
+    return found
 
 
 def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
@@ -150,30 +156,25 @@ def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
     return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
 
 
-def parts_of_rows(
-    run: Run, tree: Tree, view: View, by: str, rows: Groups, covered: Mapping[str, frozenset[int]]
-) -> TimeParts:
-    """The parts of the time of a node's rows, or without `by` of all of it; those that only some of
-    their GPUs distinguish are divided as on these."""
+def parts_of_rows(run: Run, rows: Groups, covered: Mapping[str, frozenset[int]]) -> TimeParts:
+    """The parts of the time of rows; those that only some of their GPUs distinguish are divided as
+    on these."""
     parts = parts_of(run, rows)
     gpus, partial = with_all_parts(covered)
     if not partial:
         return parts
-    nodes = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
-    place = np.searchsorted(rows.codes(by), nodes.codes(by)) if by else slice(None)
-    of_some = parts_of(run, nodes)
+    cells, owner = rows.split(("gpu",))
+    of_cells, is_some = parts_of(run, cells), isin(cells.codes("gpu"), sorted(gpus))
 
-    def laid_out(values: Int64) -> Float64:
-        found = np.zeros(len(rows))
-        found[place] = values
-        return found
+    def of_some(values: Int64) -> Float64:
+        return sums_of(np.where(is_some, values, 0).astype(np.float64), owner, len(rows))
 
     found = divided_as(
         {name: parts.numbers(name).astype(np.float64) for name in TERMS},
-        {name: laid_out(of_some.numbers(name)) for name in TERMS},
+        {name: of_some(of_cells.numbers(name)) for name in TERMS},
         partial,
     )
-    is_part = laid_out(of_some.elapsed_ns) != parts.elapsed_ns
+    is_part = of_some(of_cells.elapsed_ns) != parts.elapsed_ns
     return replace(
         parts, divided_ns={name: np.where(is_part, each, np.nan) for name, each in found.items()}
     )
@@ -185,6 +186,9 @@ def with_parts(run: Run) -> Run:
         return run
 
     def made() -> Run:
+        # Runs from files have them: loaded here.
+        from chopper_core.align.breakdown import breakdown_columns
+
         columns = breakdown_columns(run.table, run.hardware)
         return replace(run, table=run.table.with_measured(columns), cubes=None)
 

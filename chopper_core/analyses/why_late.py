@@ -37,7 +37,7 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
         return ""
     at, place = list(late.when), late.place
     if late.cause in ("clock", "kernels"):
-        slower = percent(_slower_share(stand, late)[0])
+        slower = percent(slower_share(stand, late)[0])
         if late.cause == "kernels":
             return f" runs the same kernels {slower} slower"
         beyond, _ = stand.hotter(place, at)
@@ -75,7 +75,7 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     # What it takes longer for counts in full, though its kernels may be faster than slow peers'.
     total = max(kernels + sum(max(own, 0.0) for own in extra.values()), extra.get(late.cause, 0.0))
     if late.cause in ("clock", "kernels"):
-        return f"{_slower(stand, late, each)}{_where_slower(stand, late)}", total
+        return f"{_slower(stand, late, each)}{place_slower(stand, late)}", total
     longer = time(extra[late.cause])
     if late.cause == "work":
         what = stand.more_of(place, at)
@@ -215,7 +215,7 @@ def _copies(stand: RankLeads, late: Straggler) -> str:
     return f": mostly {table.text_of('kernel', kernel)}{launched}"
 
 
-def _slower_share(stand: RankLeads, late: Straggler) -> tuple[float, float]:
+def slower_share(stand: RankLeads, late: Straggler) -> tuple[float, float]:
     """How much longer a straggler's kernels take than the same ones of its peers: as a share, and
     in ns."""
     at, place = list(late.when), late.place
@@ -225,7 +225,7 @@ def _slower_share(stand: RankLeads, late: Straggler) -> tuple[float, float]:
 
 def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
     at, place = list(late.when), late.place
-    share, longer = _slower_share(stand, late)
+    share, longer = slower_share(stand, late)
     which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
     same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
     is_clock = late.cause == "clock"
@@ -242,7 +242,7 @@ def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
     return f"{text}{warmer}: {same}"
 
 
-def _where_slower(stand: RankLeads, late: Straggler) -> str:
+def place_slower(stand: RankLeads, late: Straggler) -> str:
     """The operation or phase that has most of the longer time, as the end of a phrase."""
     own = stand.peers_of(late.place)
     column = own.gpus.index(stand.gpus[late.place])

@@ -85,7 +85,7 @@ MFU | % | analyses.time_parts.parts_of
 exposed communication | s | columns.METRICS (exposed_comm_ns)
     Time in which communication runs and no compute, charged to the communication.
     covers: {_ALL}; a finding about usual steps says so
-    places: overview bar, throughput communication_ns, findings sentence, tree exposed_comm_ns,
+    places: overview bar, throughput exposed_comm_ns, findings sentence, tree exposed_comm_ns,
         comms exposed_comm_ns
 
 exposed | % | analyses.time_parts.parts_of
@@ -98,7 +98,7 @@ exposed | % | analyses.time_parts.parts_of
 idle | s | columns.METRICS (idle_ns)
     Time in which nothing runs on a GPU, charged to the activity that starts next; "launch" in the
     parts of throughput.
-    places: overview bar, tree idle_ns, overheads idle_ns, launch idle_ns, throughput launch_ns
+    places: overview bar, tree idle_ns, overheads idle_ns, launch idle_ns, throughput idle_ns
 
 low clock | s | columns.METRICS (frequency_ns)
     Compute time that a clock below the nominal one costs; "low clock" among the losses.

@@ -114,9 +114,8 @@ def _call_figures(sums: Mapping[str, Float64]) -> dict[str, Values]:
         "model_intensity": quotient(_above_0(sums["both_flops"]), sums["both_bytes"]),
         "bound": worded(bound),
         "model_roof_pct": quotient(_above_0(needed), sums["roof_ns"], 100.0),
-        "roof_lost_ns": Values(
-            np.rint(sums["roof_ns"] - needed).astype(np.int64), ~(sums["roof_ns"] > 0)
-        ),
+        # Not rounded: the rows add up to their total.
+        "roof_lost_ns": Values(sums["roof_ns"] - needed, ~(sums["roof_ns"] > 0)),
         "achievable_pct": quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0),
     }
 

@@ -25,7 +25,9 @@ from chopper_core.analyses.why_late import (
     ONE_PLACE_SHARE,
     late_in_short,
     place_late,
+    place_slower,
     slower_ns,
+    slower_share,
     why_late,
 )
 from chopper_core.findings.communication import slow_links
@@ -76,6 +78,8 @@ ONCE: Final = threshold(
     f"""straggler of one step | {100 * MIN_ONCE_SHARE} | % of that step
     in a steady run no GPU delays the others by as much, even once"""
 )
+SLOWER_GPU: Final = threshold("""kernels of a straggler that are slower everywhere | 1 | %
+    clocks of GPUs of one product differ by about a percent""")
 ONE_PLACE: Final = threshold(
     f"""place of slower kernels | {100 * ONE_PLACE_SHARE:g} | % of the longer time
     a lower clock slows all operations; one that accounts for most of the loss is named"""
@@ -118,7 +122,7 @@ _THEIR: Final = {
     "straggler",
     cost="by how much it delays the others, or its time beyond its peers' median if that is longer",
     needs="two GPUs or more",
-    thresholds=(STRAGGLER, ONCE, ONE_PLACE),
+    thresholds=(STRAGGLER, ONCE, SLOWER_GPU, ONE_PLACE),
 )
 def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""
@@ -129,28 +133,47 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     found: dict[tuple[str | None, str, bool], list[tuple[Straggler, Finding]]] = {}
     for late in leads.stragglers:
         # It comes last because its link is slow, which is a finding.
-        if late.cause is not None or leads.gpus[late.place] not in behind_links:
+        is_behind_link = late.cause is None and leads.gpus[late.place] in behind_links
+        if not (is_behind_link or _is_alike(leads, late)):
             each = _straggler(context, leads, late)
             what = each.detail.partition(": ")[0].partition(" host")[2]
             what = what.removesuffix(place_late(leads, late))
             # What is always there isn't what is there now and then.
             is_rare = 2 * len(late.when) < len(leads.iterations)
             found.setdefault((late.cause, what, is_rare), []).append((late, each))
+    stage = _of_long_stage(context)
+    late_by_cause: dict[str | None, set[int]] = {}
+    for (cause, _, _), turns in found.items():
+        late_by_cause.setdefault(cause, set()).update(_gpus_of(leads, turns))
     for (cause, _, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
+        # All GPUs of a stage are late, each in its steps, because it is too long: a finding.
+        is_of_stage = bool(stage) and _gpus_of(leads, turns) <= stage <= late_by_cause[cause]
         if cause is not None and len(turns) > 1:
-            # All GPUs of a stage are late because it is too long, which is a finding.
-            if is_once or {leads.gpus[late.place] for late, _ in turns} != _of_long_stage(context):
+            if is_once or not is_of_stage:
                 yield (_in_turn if is_once else _together)(context, leads, turns)
-        else:
+        elif cause is None or len(stage) == 1 or not is_of_stage:
             yield from (each for _, each in turns)
     for late in leads.hidden_stragglers:
+        if _is_alike(leads, late):
+            continue
         yield replace(_straggler(context, leads, late), needs_replay=True)
     if more := leads.unexplained():
         evidence = context.with_view("ranks", sort="-delay_ns")
         title = one_line(more.partition(":")[0])
         yield context.finding(title, more, evidence, Cost.UNKNOWN, None, group=Group.UNKNOWN)
+
+
+def _gpus_of(leads: RankLeads, late: list[tuple[Straggler, Finding]]) -> set[int]:
+    return {leads.gpus[each.place] for each, _ in late}
+
+
+def _is_alike(leads: RankLeads, late: Straggler) -> bool:
+    """Whether a straggler's kernels are slower by no more than GPUs of one product differ."""
+    if late.cause != "kernels" or place_slower(leads, late):
+        return False
+    return slower_share(leads, late)[0] < SLOWER_GPU.share
 
 
 def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:

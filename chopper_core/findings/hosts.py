@@ -299,16 +299,16 @@ def _bound(
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
     idle_ns = context.per_iteration(total)
-    mostly, own_ns = "", idle_ns
+    mostly, own_ns, layer, of_main = "", idle_ns, "", None
     if main is not None:
         own_ns *= _part(charges, main, there)
-        mostly = f", {percent(own_ns / idle_ns)} ({time(own_ns)}) by {main.text}"
-    layer, of_main = "", None
-    if main is not None:
         own = charges.take(there & (charges.cause == charges.causes.index(main)))
         layer = place_of_most(context.run, own)
         if main.what in _APART and state == HostState.LATE:
             of_main = _apart_from_rest(context, charges, own, main)
+        # What is apart has one amount, in the title, the sentence and the cost.
+        own_ns = own_ns if of_main is None else of_main[2]
+        mostly = f", {percent(own_ns / idle_ns)} ({time(own_ns)}) by {main.text}"
         at = first_equal(np.array(context.iterations), context.table.iteration[own.row])
         each = sums_of(own.ns, at, len(context.iterations)) / len(context.gpus)
         if not where and (ends := drift_of(each, GROWS.share)) is not None:
@@ -338,7 +338,6 @@ def _bound(
     cost_ns = idle_ns
     if of_main is not None:
         cells, part, cost_ns = of_main
-        own_ns = cost_ns
         changes = (f"host x{1 - part:.4f}",)
     elif without:
         there, part = _cells_with(context, charges)

@@ -322,9 +322,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     who = table.column(axis)[rows]
     extra = own & (kind == Kind.COPY) & _is_extra(table, rows, axis, peers)
     transfers = like_transfers(run, rows, axis)
-    uneven = None
-    if axis != "layer":
-        uneven = UnevenWork.of(table, rows, own, peers, who, axis, keys[0])
+    uneven = UnevenWork.of(table, rows, own, peers, who, axis, keys[0])
 
     def new(work: Float64) -> Float64:
         time = work[nodes]
@@ -391,8 +389,8 @@ def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
 
 
 class UnevenWork(Struct, frozen=True, eq=False):
-    """Compute that no peer runs at the same place, by cell: an operation of a layer and phase in an
-    step, or on a GPU.
+    """Compute that no peer runs at the same place, by cell: an operation of a layer and phase in a
+    step, or on a GPU; where layers differ, of a phase of a step on a GPU.
 
     Arrays are over the activities of a graph but for `rows`, which are those of own work.
     """
@@ -421,7 +419,8 @@ class UnevenWork(Struct, frozen=True, eq=False):
     ) -> UnevenWork | None:
         """None where peers run all of the own compute."""
         computes = table.kind[rows] == Kind.COMPUTE
-        names = ("gpu" if axis == "iteration" else "iteration", "phase", "layer")
+        differs = axis if axis in ("layer", "iteration") else "gpu"
+        names = [name for name in ("gpu", "iteration", "phase", "layer") if name != differs]
         place = combined([table.column(name)[rows] for name in names])[1]
         cells, cell = combined([place, table.operation[rows]])
         spots, spot = combined([cell, who])

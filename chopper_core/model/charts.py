@@ -95,6 +95,35 @@ class SignalRows(Struct, frozen=True, eq=False):
     """The rows whose mean is an outlier among the rows' means."""
 
 
+class StepBars(Struct, frozen=True, eq=False):
+    """The time of each step as a bar; a cursor moves along them."""
+
+    title: str
+    unit: str
+    steps: Int64
+    """Their numbers, in order."""
+    numbers: Float64
+    outliers: tuple[int, ...]
+    """The places of those that stand out."""
+    profiled: tuple[int, ...]
+    """Those that a profiler recorded, or was near."""
+    traced: tuple[int, ...]
+    """Those whose trace was read."""
+    described: Callable[[int], str]
+    """The step at a place in a few words."""
+    opens: Callable[[int], View]
+    """The view of the step at a place; raises UsageError for one without a trace."""
+
+    @property
+    def listed(self) -> range:
+        return range(len(self.steps))
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether some steps were traced and others weren't."""
+        return 0 < len(self.traced) < len(self.steps)
+
+
 class GpuLanes(Struct, frozen=True, eq=False):
     """Several signals of GPUs along one time axis: a row per GPU, the signals side by side."""
 
@@ -112,10 +141,8 @@ class GpuLanes(Struct, frozen=True, eq=False):
     """Of each signal, the rows among its outliers that are too high; the others are too low."""
     last: Series | None = None
     """A figure without a lane."""
-    steps: SignalRows | None = None
-    """The time of each step, above the rows; those that stand out are `outliers`."""
-    profiled: tuple[int, ...] = ()
-    """The steps among them that the profiler recorded, or was near."""
+    steps: StepBars | None = None
+    """The time of each step, above the rows."""
 
 
 class Roofline(Struct, frozen=True, eq=False):
@@ -472,6 +499,7 @@ Chart = (
     | LineChart
     | Roofline
     | SignalRows
+    | StepBars
     | GpuLanes
     | HeatMap
     | Icicle

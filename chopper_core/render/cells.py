@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.columns import Metric, Reduces, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.phrases import BETWEEN_FACTS
+from chopper_core.model.phrases import BETWEEN_FACTS, level_title
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.units import Unit, UnitScale
@@ -39,10 +39,6 @@ _CRUMBS: Final = {
     "layer": "L",
     **{name: f"{name} " for name in DIMENSIONS},
 }
-
-
-def level_title(level: str) -> str:
-    return {"gpu": "GPU", "iteration": "step"}.get(level, level)
 
 
 _TWO_NAMES: Final = 15
@@ -117,9 +113,7 @@ def column_texts(
     for column in frame.columns if first is None else chain((first,), drawn):
         most = _largest(frame, column) or (longest_ns() if column.unit is Unit.NS else 0)
         scale = scale_of(column, most, _is_whole(frame, column))
-        # The part of a step that is called launch is a length of time.
-        is_part = column.name == "launch_ns" and column.reduces is Reduces.NONE
-        if is_part or column.name not in MOMENTS:
+        if column.name not in MOMENTS:
             scale = scale.readable(most)
         yield ColumnText(column, scale, frame.values[column.name].words is not None)
 
@@ -269,7 +263,7 @@ def title_of(view: View) -> str:
     """The question asked of a node, as a breadcrumb ends; empty where it is its children."""
     if not view.name:
         return ""
-    details = [part for part in (view.by and f"by {view.by}", view.of) if part]
+    details = [part for part in (view.by and f"by {level_title(view.by)}", view.of) if part]
     return " ".join([view.name, *details])
 
 

@@ -10,6 +10,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import Plugin
 
 if TYPE_CHECKING:
+    from chopper_core.columns import Metric
     from chopper_core.views.spec import ViewModule, ViewSpec
 
 OVERVIEW: Final = "overview"
@@ -118,6 +119,18 @@ def plugin_of(name: str) -> Plugin | None:
 
 def view_spec(name: str) -> ViewSpec:
     return view_module(name).SPEC
+
+
+def columns_of_view(name: str) -> tuple[Metric, ...]:
+    """The columns of a view that its module declares or names; not those of every table."""
+    from chopper_core.columns import METRICS, Metric
+
+    found: dict[str, Metric] = {}
+    for thing in vars(view_module(name)).values():
+        several = thing.values() if isinstance(thing, dict) else (thing,)
+        columns = [each for each in several if isinstance(each, Metric)]
+        found |= {each.name: each for each in columns if each.name not in METRICS}
+    return tuple(found.values())
 
 
 def view_specs() -> tuple[ViewSpec, ...]:

@@ -95,6 +95,12 @@ def find(run: Run, view: View, text: str, limit: int = 200, one: NameFound | Non
     return Found(tuple(hits[:limit]), names, nodes, tuple(named[:limit]))
 
 
+def names_found(run: Run, text: str) -> tuple[int, int]:
+    """The number of operations and of kernels whose name matches, as `find` finds them."""
+    operations, kernels = (int(_wanted(run, each, text).sum()) for _, each in NAMED)
+    return operations, kernels
+
+
 def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interval] | None:
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
     wanted = {level: _wanted(run, dictionary, text) for level, dictionary in NAMED}

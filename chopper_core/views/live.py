@@ -23,7 +23,7 @@ from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.columns.labels import LABELS
 from chopper_core.model import address
-from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
+from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows, StepBars
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.phrases import facts, percent, time
 from chopper_core.model.recent import STALE_S, NodeGpu
@@ -32,7 +32,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View, child_of
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.evidence import finding_cards
@@ -64,6 +64,7 @@ _MOST_CARDS: Final = 12
 _MOST_PROCESSES: Final = 16
 _NUMBER: Final = r"\d{1,9}"
 _MOST_WINDOWS: Final = 2
+_MOST_OTHERS: Final = 3
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
 _LINKS: Final = (
     *("nvlink_gbps", "nvlink_read_gbps", "nvlink_write_gbps"),
@@ -175,8 +176,8 @@ def answer(run: Run, view: View) -> ViewResult:
         )
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = (*_cards(run, view, steps, gpus), *_process_cards(run, view, gpus))
-    step_times_ms, profiled = _step_row(job, steps)
-    lanes = tuple(replace(each, steps=step_times_ms, profiled=profiled) for each in lanes)
+    bars = _step_bars(view, job, steps)
+    lanes = tuple(replace(each, steps=bars) for each in lanes)
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),
@@ -188,7 +189,7 @@ def answer(run: Run, view: View) -> ViewResult:
             *_job_headline(run),
             *run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         ),
-        charts=(*(lanes or _step_chart(job)), *_below(cards)),
+        charts=(*(lanes or ((bars,) if bars else ())), *_below(cards)),
     )
 
 
@@ -271,6 +272,11 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         target = opens(view, str(event.gpu)) if event.gpu in gpus else View(view.run)
         sign = ("▲" if event.holds else "●") + strftime(" %H:%M:%S", localtime(event.began_s))
         cards.append(Card((sign,), event.text, address.render(target)))
+    if run.recent is not None:
+        whole, now_s = address.render(View(view.run)), clock()
+        cards = [Card(("!",), run.recent.problem, whole)] * bool(run.recent.problem) + cards
+        others = run.recent.others[:_MOST_OTHERS]
+        cards += [Card(("other run",), each.text(now_s), whole) for each in others]
     number = newest(steps) if steps is not None else None
     if steps is not None:
         cards += _window_cards(view, steps, job_steps(run))
@@ -372,37 +378,54 @@ def _other_cards(view: View, job: JobSteps) -> list[Card]:
     return cards
 
 
-def _step_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ...]]:
-    """The time of each step, those that stand out, and those that were profiled."""
+def _step_bars(view: View, job: JobSteps, steps: StepTimes | None) -> StepBars | None:
+    """The time of each step: of those that the job publishes or logs, else of the traced ones."""
+    traced = {} if steps is None else dict(zip(steps.iterations, steps.each_ns, strict=True))
     if len(job):
         shown = slice(-_MAX_STEPS, None)
-        profiled = tuple(np.flatnonzero(job.profiled[shown]).tolist())
-        usual = np.flatnonzero(job.plain[shown])
-        return _times_row(job.number[shown], job.time_ns[shown] / 1e6, usual), profiled
-    if steps is None or not steps.iterations:
-        return None, ()
-    order = np.argsort(steps.iterations)[-_MAX_STEPS:]
-    numbers = np.array(steps.iterations)[order]
-    return _times_row(numbers, steps.each_ns[order] / 1e6, np.arange(len(order))), ()
+        numbers, times_ns = job.number[shown], job.time_ns[shown]
+        usual, profiled = job.plain[shown], job.profiled[shown]
+    elif traced:
+        numbers = np.array(sorted(traced)[-_MAX_STEPS:], np.int64)
+        times_ns = np.array([traced[number] for number in numbers.tolist()], np.float64)
+        usual, profiled = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
+    else:
+        return None
+    first = len(job) - len(numbers)
 
+    def described(place: int) -> str:
+        number = int(numbers[place])
+        parts = [f"step {number:,}: {time(float(times_ns[place]))}"]
+        if len(job):
+            parts.append(job.named(first + place))
+        if number in traced:
+            own = time(float(traced[number]))
+            parts.append(f"traced ({own} there)" if len(job) else "traced")
+        return ", ".join(filter(None, parts))
 
-def _times_row(numbers: Int64, times_ms: Float64, usual: Index) -> SignalRows:
-    """The time of each step; those stand out that do so among the usual ones."""
+    def opens(place: int) -> View:
+        number = int(numbers[place])
+        if number not in traced:
+            near = min(traced, key=lambda each: (abs(each - number), -each), default=None)
+            known = "no step is" if near is None else f"the nearest one that is: step {near:,}"
+            raise UsageError(f"step {number:,} isn't traced; {known}")
+        return child_of(View(view.run), "iteration", str(number))
+
     apart: tuple[int, ...] = ()
+    plain, times_ms = np.flatnonzero(usual), times_ns / 1e6
     with suppress(UsageError):  # of few steps
-        apart = tuple(usual[[*outliers(numbered(times_ms[usual].tolist())).rows]].tolist())
-    row, span = times_ms.reshape(1, -1), (float(numbers[0]), float(numbers[-1]))
-    return SignalRows("step ms", "", "step", "", span, ("step ms",), row, row[:, -1], apart)
-
-
-def _step_chart(job: JobSteps) -> tuple[LineChart, ...]:
-    """The time of each step, without signals of GPUs."""
-    if not len(job):
-        return ()
-    shown = slice(-_MAX_STEPS, None)
-    lines = {"step": job.time_ns[shown] / 1e6}
-    x = job.number[shown].astype(np.float64)
-    return (LineChart.over("time of each step", "ms", "step", "", x, lines),)
+        apart = tuple(plain[[*outliers(numbered(times_ms[plain].tolist())).rows]].tolist())
+    return StepBars(
+        "step",
+        "ms",
+        numbers,
+        times_ms,
+        apart,
+        tuple(np.flatnonzero(profiled).tolist()),
+        tuple(place for place, number in enumerate(numbers.tolist()) if number in traced),
+        described,
+        opens,
+    )
 
 
 def _lanes(

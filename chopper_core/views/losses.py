@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, divided
-from chopper_core.analyses.coverage import Coverage
-from chopper_core.analyses.rows import LabelledRows, Partition
+from chopper_core.analyses.loss_columns import divided_note, parts_in
+from chopper_core.analyses.rows import LabelledRows, Own, Partition
 from chopper_core.analyses.time_parts import (
     LOSSES,
     THEORY,
     TimeParts,
-    covered_parts,
-    parts_of_rows,
-    with_all_parts,
     with_parts,
 )
-from chopper_core.columns import METRICS, Scope, Values, columns
+from chopper_core.columns import METRICS, Scope, Values, column
 from chopper_core.columns.metric import quotient
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts, percent
@@ -41,15 +37,10 @@ _IDLE: Final = {
 TITLES: Final = {name: title for name, title in LOSSES.items() if name != "idle_ns"} | _IDLE
 """The losses of the sum, in its order."""
 
-COLUMNS: Final = columns(
-    """
-    loss_ns | ns | loss
-        elapsed_ns less the ideal: what the row loses. The rows add up to the step less the ideal.
-        Where FLOPs are unknown, no time is ideal, and compute is not explained.
-    loss_pct | % | % of step
-        loss_ns in % of the step.
-        missing: the step takes no time
-    """,
+LOSS_SHARE: Final = column(
+    """loss_pct | % | % of step
+    loss_ns in % of the step.
+    missing: the step takes no time""",
     source="time accounting (docs/accounting.md), breakdown of compute",
 )
 SPEC: Final = ViewSpec(
@@ -66,12 +57,13 @@ def answer(run: Run, view: View) -> ViewResult:
     tree = with_parts(run).tree_of(view)
     base, node = base_of(run, view), tree.node(view.path)
     rows = Partition(PART, [], node, node) if by == PART else Partition.of(tree, view, by)
-    covered = covered_parts(Coverage(run, view, "" if by == PART else by, rows.nodes, node))
-    whole = parts_of_rows(run, tree, view, "", node, covered)
+    whole = parts_in(rows.whole_scope(run))
+    assert whole is not None
     step_ns = base.each(float(whole.elapsed_ns[0]))
-    total = _figures(Values(base.each(whole.elapsed_ns - whole.numbers(THEORY))), step_ns)
+    lost_ns = METRICS["loss_ns"].compute(rows.whole_scope(run))
     if by == PART:
         lost = _by_part(run, node, whole)
+        of_step = replace(lost_ns, numbers=base.each(lost_ns.numbers))
         used = [*lost]
         names = LabelledRows(PART, [TITLES[name] for name in used])
         marks = np.array([whole.is_divided(name)[0] for name in used], np.bool_)
@@ -79,28 +71,30 @@ def answer(run: Run, view: View) -> ViewResult:
         return table_view(
             view,
             names,
-            columns_of(_figures(loss, step_ns), COLUMNS),
-            columns_of(total, COLUMNS),
+            _figures(loss, loss, step_ns),
+            _figures(of_step, of_step, step_ns),
             opens=lambda row: _opens(view, used[row]),
             sort="-loss_ns",
             headline=_headline(base, whole),
-            notes=_notes(whole, covered, len(run.gpus)),
+            notes=divided_note(run, whole, node),
             base=base.applied,
         )
-    parts = parts_of_rows(run, tree, view, by, rows.nodes, covered)
-    loss = divided(
-        Values(parts.elapsed_ns - parts.numbers(THEORY)), base.of_rows({by: rows.labels})
-    )
+    parts = parts_in(rows.scope(run))
+    assert parts is not None
+    loss = METRICS["loss_ns"].compute(rows.scope(run))
     known = {name: parts.values[name] for name in LOSSES if parts.ns(name).any()}
     return table_view(
         view,
         rows,
-        columns_of({**_figures(loss, step_ns), **known}, COLUMNS),
-        columns_of(total, COLUMNS),
+        [
+            *_figures(loss, divided(loss, base.of_rows({by: rows.labels})), step_ns),
+            *columns_of(known),
+        ],
+        _figures(lost_ns, divided(lost_ns, base.of_rows({"": [""]})), step_ns),
         sort="-loss_ns",
         shown=("loss_ns", "loss_pct", "elapsed_ns", *known),
         headline=_headline(base, whole),
-        notes=_notes(whole, covered, len(run.gpus)),
+        notes=divided_note(run, whole, node),
     )
 
 
@@ -112,10 +106,13 @@ def _by_part(run: Run, node: Groups, whole: TimeParts) -> dict[str, float]:
     return {name: float(ns) for name, ns in every.items() if ns}
 
 
-def _figures(loss: Values, step_ns: float) -> dict[str, Values]:
-    steps = np.full(len(loss), step_ns)
-    share = replace(quotient(loss.known(), steps, 100.0), extrapolated=loss.extrapolated)
-    return {"loss_ns": loss, "loss_pct": share}
+def _figures(loss: Values, of_step: Values, step_ns: float) -> Own:
+    """The loss of rows, and what of it a step has in % of the step's time."""
+    share = quotient(of_step.known(), np.full(len(loss), step_ns), 100.0)
+    return [
+        (METRICS["loss_ns"], loss),
+        (LOSS_SHARE, replace(share, extrapolated=loss.extrapolated)),
+    ]
 
 
 def _opens(view: View, name: str) -> View:
@@ -138,10 +135,3 @@ def _headline(base: Base, whole: TimeParts) -> tuple[str, ...]:
             f"lost {time_text(base.each(lost))}, {percent(lost / max(step, 1.0))}",
         ),
     )
-
-
-def _notes(whole: TimeParts, covered: Mapping[str, frozenset[int]], gpus: int) -> tuple[str, ...]:
-    if not any(whole.is_divided(name)[0] for name in whole.divided_ns):
-        return ()
-    own, _ = with_all_parts(covered)
-    return (f"~ compute of {gpus} GPUs is divided as on the {len(own)} that have the parts",)

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import GpuRows, LabelledRows
-from chopper_core.analyses.step_parts import PARTS, StepParts, step_parts_of
+from chopper_core.analyses.step_columns import NO_TOKENS, STEADY, state_of, whole_numbers
+from chopper_core.analyses.step_parts import PARTS, StepParts, part_column, step_parts_of
 from chopper_core.analyses.step_times import (
     stated_tokens,
     token_rate,
 )
-from chopper_core.columns import Metric, Values, column, columns, numbered, worded
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, Values, columns, numbered, worded
 from chopper_core.columns.derived import reduced_along, statistic_column
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.phrases import count, facts
@@ -31,41 +32,8 @@ from chopper_core.util.grouping import ratios
 from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
-_NO_TOKENS: Final = (
-    "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
-    "and neither the settings (--set gbs=128,seq=4096) nor the address (of=tokens:8192, per GPU "
-    "and step) give a number of tokens"
-)
-_CUT: Final = "the step is truncated by the profiling window, or missing on a GPU"
 COLUMNS: Final = columns(
     f"""
-    iteration_ns | ns | step
-        Time charged to a step of a GPU: its activities and the idle time before them, so that
-        the steps of a GPU add up to its span. Mean over the complete steps and GPUs of
-        the row: the step time.
-        missing: {_CUT}
-    slowest | | slowest GPU
-        The GPU that takes longest.
-    state | | state
-        steady, warm-up: the first of a window, over 1.5 times as long as the others, or cut:
-        truncated by the profiling window, or missing on a GPU.
-    spread_pct | % | spread
-        The longest minus the shortest time, in % of the shortest: of GPUs in a step, or of
-        steady steps on a GPU.
-    span_ns | ns | span
-        First start to last end, the largest of all GPUs: the original's step time, without
-        the idle time before the step and where steps overlap too long.
-        source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)
-    tokens | | tokens
-        Tokens per GPU and step: given in the address, global_batch x sequence of the settings
-        over the ranks, or from the trace's shapes. GPUs of one data-parallel replica (tensor,
-        context and pipeline parallelism) share its tokens.
-        missing: {_NO_TOKENS}
-        source: address, settings or trace
-    tokens_per_s | tok/s | per GPU
-        Tokens per second and GPU: tokens / iteration_ns.
-        missing: {_NO_TOKENS}; or {_CUT}
-        source: trace or address
     part_ns | ns | time
         Mean time per GPU and steady step. Compute of forward, backward, prefill and decode is
         divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
@@ -74,20 +42,20 @@ COLUMNS: Final = columns(
     part_pct | % | of step
         part_ns in % of the mean time of a GPU in a steady step.
     per_token_ns | ns | per token
-        part_ns / tokens: the time that a GPU takes for a token.
-        missing: {_NO_TOKENS}
+        part_ns / step_tokens: the time that a GPU takes for a token.
+        missing: {NO_TOKENS}
         source: trace or address
 """
 )
+"""Those of parts: their rows stand for no activities."""
+# Here they are means of a GPU and a step, whatever the base of the view.
 PART_COLUMNS: Final = tuple(
-    column(
-        f"{name.replace(' ', '_').lower()}_ns | ns | {name}\n"
-        f"Time of {name}, mean per GPU and step of the row (see part_ns)."
-    )
-    for name in PARTS
+    replace(METRICS[part_column(part)], reduces=Reduces.RATIO) for part in PARTS
 )
 _OVER: Final = {"iteration": ("gpu",), "gpu": ("iteration",), "part": ("gpu", "iteration")}
 """Split → the levels that distinguish a row's instances."""
+_OF_SEVERAL: Final = ("spread_pct", "span_ns")
+"""What the total row has of all steps together, next to means."""
 
 
 SPEC: Final = ViewSpec(
@@ -112,6 +80,9 @@ def answer(run: Run, view: View) -> ViewResult:
     steps = step_parts_of(run, view, int(given) if given else None)
     by_part = by == "part"
     labels, own, whole = _by_part(steps, view.stat) if by_part else _by_step(run, steps, view, by)
+    if whole and not by_part and not _deeper(view):
+        scope = Scope.of(run, run.tree_of(view).node(view.path))
+        whole += [(METRICS[name], METRICS[name].compute(scope)) for name in _OF_SEVERAL]
     return table_view(
         view,
         LabelledRows(by, labels),
@@ -124,6 +95,11 @@ def answer(run: Run, view: View) -> ViewResult:
         charts=_charts(steps),
         base=base_of_steps(run, view),
     )
+
+
+def _deeper(view: View) -> list[str]:
+    """The levels of a scope that are parts of steps."""
+    return [level for level, _ in view.scope if level not in ("gpu", "iteration")]
 
 
 def _opens(view: View, by: str, label: str) -> View:
@@ -155,21 +131,13 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
     def stated(metric: Metric, numbers: Float64) -> Column:
         return (statistic_column(metric, stat) if stat else metric), Values(numbers)
 
-    whole = Values(np.nan_to_num(tokens).astype(np.int64), np.isnan(tokens))
-    is_whole = np.array_equal(whole.numbers, np.nan_to_num(tokens))
     columns = [
-        stated(COLUMNS["iteration_ns"], took),
-        (COLUMNS["tokens_per_s"], Values(token_rate(tokens, step_ns))),
-        (COLUMNS["tokens"], whole if is_whole else Values(tokens)),
+        stated(METRICS["iteration_ns"], took),
+        (METRICS["tokens_per_s"], Values(token_rate(tokens, step_ns))),
+        (METRICS["step_tokens"], whole_numbers(tokens)),
         *(stated(PART_COLUMNS[place], found[:, 2 + place]) for place in steps.used),
     ]
     return {metric.name: (metric, values) for metric, values in columns}
-
-
-def totals(run: Run, view: View) -> list[Column]:
-    """The total row by step; nothing without a complete one."""
-    steps = step_parts_of(run, view)
-    return _total(steps, _by_iteration(steps, _every(steps))[steps.steady], "")
 
 
 def _every(steps: StepParts) -> Float64:
@@ -211,7 +179,7 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
     own = _figures(steps, cells, view.stat, reduced_along("mean", times.T))
     least, most = (how.reduce(times, axis=1) for how in (np.fmin, np.fmax))
     spread = np.where(counted, 100.0 * (most - least) / np.maximum(least, 1), np.nan)
-    own["spread_pct"] = (COLUMNS["spread_pct"], Values(spread))
+    own["spread_pct"] = (METRICS["spread_pct"], Values(spread))
     first = ["iteration_ns", "tokens_per_s", "spread_pct"]
     if by == "iteration":
         slowest = steps.times_ns.argmax(axis=0).tolist()
@@ -220,8 +188,8 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
             "slowest": worded([f"GPU {steps.gpus[place]}" for place in slowest]),
             "span_ns": Values(steps.span_ns.max(axis=0)),
         }
-        own |= {name: (COLUMNS[name], values) for name, values in more.items()}
-        first[2:] = ["state", "slowest", "spread_pct", "tokens", "span_ns"]
+        own |= {name: (METRICS[name], values) for name, values in more.items()}
+        first[2:] = ["state", "slowest", "spread_pct", "step_tokens", "span_ns"]
     columns = [own[name] for name in dict.fromkeys((*first, *own))]
     return labels, columns, _total(steps, cells[counted], view.stat)
 
@@ -251,7 +219,7 @@ def _by_part(steps: StepParts, stat: str) -> Table:
 def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
     """Whether each step is steady, else why it isn't."""
     return [
-        "steady" if whole else "warm-up" if number in run.warm_up else "cut"
+        STEADY if whole else state_of(run, number)
         for number, whole in zip(steps.iterations, counted.tolist(), strict=True)
     ]
 
@@ -279,7 +247,7 @@ def _headline(steps: StepParts) -> tuple[str, ...]:
 def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
     notes = []
     if not np.isfinite(steps.tokens[:, steps.steady]).all():
-        notes.append(f"tokens are unknown: {_NO_TOKENS}")
+        notes.append(f"tokens are unknown: {NO_TOKENS}")
     elif view.of:
         notes.append("tokens as given in the address")
     elif stated_tokens(run):
@@ -291,8 +259,7 @@ def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
         notes.append(
             f"{round(1 / steps.replicas)} GPUs of a data-parallel replica share its tokens"
         )
-    deeper = [level for level, _ in view.scope if level not in ("gpu", "iteration")]
-    if deeper:
+    if deeper := _deeper(view):
         notes.append(f"figures are of whole steps: the scope's {', '.join(deeper)} is ignored")
     return tuple(notes)
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from operator import attrgetter
 from textwrap import wrap
+from time import time as clock
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -326,13 +327,22 @@ async def notes(screen: Explorer, _: str) -> None:
     from rich.text import Text
 
     width = reading_width(screen)
-    parts = ["\n".join(wrapped(note, width)) for note in screen.frame.notes]
+    shown = [*screen.frame.notes, *_followed_notes(screen.run)]
+    parts = ["\n".join(wrapped(note, width)) for note in shown]
     if not isinstance(screen.run, SeveralRuns):
         parts.append(await run_in_thread(_sources_text, screen.run, width))
     if not parts:
         raise UsageError("there are no notes on this table")
-    title = "Notes and sources" if screen.frame.notes else "Sources"
+    title = "Notes and sources" if shown else "Sources"
     screen.read(title, Text("\n\n".join(parts)), passes_digits=True)
+
+
+def _followed_notes(run: Run) -> list[str]:
+    """What the first line of a run that is followed may have no room for."""
+    if run.recent is None:
+        return []
+    others = [f"in the same directory: {each.text(clock())}" for each in run.recent.others]
+    return [*filter(None, [run.recent.problem]), *others]
 
 
 def _sources_text(run: Run, width: int) -> str:
@@ -364,6 +374,7 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 async def _find(screen: Explorer, argument: str) -> None:
     from chopper_core.views.find import find as find_nodes
+    from chopper_tui.widgets.dialogs import option_cells
 
     refuse_of_set(screen)
     found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
@@ -374,13 +385,17 @@ async def _find(screen: Explorer, argument: str) -> None:
         _choose_place(screen, found)
         return
     scale = scale_of(METRICS["elapsed_ns"], found.by_name[0].elapsed_ns)
+    times = [f"{scale.cell(each.elapsed_ns):>8} {scale.text}  " for each in found.by_name]
+    places = [count(each.places, "place") for each in found.by_name]
+    room = option_cells(screen.app.size.width) - max(map(len, times)) - max(map(len, places)) - 4
+    shown_names = fitting_names(
+        tuple(display_name(each.name, each.level) for each in found.by_name),
+        max(room, 1),
+        screen.table.glyphs,
+    )
     options = [
-        (
-            str(number),
-            f"{scale.cell(each.elapsed_ns):>8} {scale.text}  {display_name(each.name, each.level)}",
-            count(each.places, "place"),
-        )
-        for number, each in enumerate(found.by_name)
+        (str(number), time + name, where)
+        for number, (time, name, where) in enumerate(zip(times, shown_names, places, strict=True))
     ]
 
     async def places_of(key: str) -> None:

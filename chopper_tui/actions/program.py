@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
-from chopper_core.views import PLACES
 from chopper_tui.actions.compare import refuse_of_set
+from chopper_tui.actions.palette import knows, palette
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
     benchmark_line,
@@ -23,8 +23,7 @@ from chopper_tui.export import (
     row_text,
     write_snapshot,
 )
-from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
-from chopper_tui.places import question_of, tabs_at
+from chopper_tui.keymap import CHOPPER, EXPORT, action, find_command
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 @action(CHOPPER, ":", title="Command line", hint="cmd", while_busy=True)
 def command(screen: Explorer, _: str) -> None:
-    """Type a command: the words after the colon in this list. Tab completes, ↑ ↓ recall."""
+    """Type a command: the words after the colon in this list. Tab completes, ↑ ↓ recall; other
+    words are searched for as ctrl+p does."""
     open_command(screen)
 
 
@@ -47,7 +47,13 @@ def open_command(screen: Explorer, text: str = "") -> None:
     def perform(text: str) -> Awaitable[None] | None:
         if not text.strip():
             return None
-        found, argument = find_command(known, text)
+        try:
+            found, argument = find_command(known, text)
+        except UsageError:
+            if not knows(screen, text):
+                raise
+            palette(screen, text)  # `:1900 mhz`, `:step 11`, `:softmax`
+            return None
         return found.handler(screen, argument)
 
     def complete(text: str, _: str) -> Sequence[str]:
@@ -132,55 +138,6 @@ def suspend(screen: Explorer, _: str) -> None:
 def quit_(screen: Explorer, _: str) -> None:
     """Quit Chopper."""
     screen.app.exit()
-
-
-_SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "limits", "theme")
-"""What the palette offers first, after the seven places."""
-
-
-@action(CHOPPER, PALETTE_KEY, title="Search all of these")
-def palette(screen: Explorer, _: str) -> None:
-    """Search places, actions, columns, signals and recent places by name."""
-    tabs = {
-        name: (f"{tab.place}  {tab.name}", question_of(name), "view", name)
-        for name, tab in screen.tabs.items()
-    }
-    places = [tabs.pop(tabs_at(screen.tabs, place)[0]) for place in PLACES]
-    known = screen.actions
-    first = [known[name] for name in _SOUGHT if name in known]
-    actions = [each for each in known.values() if each not in first]
-    sought, others = (
-        [(each.title, f"{each.help} {each.command}", each.id, "") for each in some]
-        for some in (first, actions)
-    )
-    offered = [*places, *sought, *tabs.values(), *others, *_offers(screen)]
-    options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
-
-    def perform(key: str) -> None:
-        _, _, action_id, argument = offered[int(key)]
-        screen.action_perform(action_id, argument)
-
-    screen.choose("Search", options, None, perform)
-
-
-def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
-    """More entries of the palette: (title, explanation, action, its argument)."""
-    from chopper_core.columns import METRICS
-    from chopper_core.model import address
-    from chopper_tui.draw.theme import THEMES
-
-    for name in THEMES:
-        yield f"Theme: {name}", "Choose these colours.", "theme", name
-    for name in screen.run.signal_names:
-        yield f"Signal: {screen.run.signal(name).title}", f"Chart {name}.", "metric", name
-    shown = {column.name for column in screen.frame.columns}
-    known = screen.frame.more if screen.view.name else METRICS.values()
-    for metric in known:
-        if metric.name not in shown:
-            yield f"Column: {metric.title}", metric.definition, "columns", f"+{metric.name}"
-    recent = (address.render(trail[-1].view) for trail in reversed(screen.past))
-    for text in dict.fromkeys(recent):
-        yield f"Recent: {text}", "Go there again.", "go", text
 
 
 CLIPBOARD_BYTES: Final = 70_000

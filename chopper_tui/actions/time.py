@@ -27,6 +27,7 @@ from chopper_core.model.view import (
     pivot,
     pointing,
     stepped,
+    with_view,
     zoomed,
 )
 from chopper_core.util.errors import ChopperError, UsageError
@@ -156,10 +157,17 @@ async def whole(screen: Explorer, _: str) -> None:
 
 @_timeline(title="Cursor at a time", takes="TIME")
 async def at(screen: Explorer, argument: str) -> None:
-    """Timeline: move the cursor to a time since the run's first activity: 12.5ms, 830us."""
+    """Timeline: move the cursor to a time since the run's first activity: 12.5ms, 830us. From
+    elsewhere: open the timeline there.
+    """
     if not argument:
         raise UsageError("missing time: :at 12.5ms, since the run's first activity")
-    await _show(screen, pointing(interval(screen), parse_time("at", argument)))
+    at_ns = parse_time("at", argument)
+    if screen.lanes is None:
+        window = replace(ALL_TIME, at_ns=at_ns)
+        await screen.change(replace(with_view(screen.view, "timeline"), window=window))
+        return
+    await _show(screen, pointing(interval(screen), at_ns))
 
 
 @actions(TIME)("""

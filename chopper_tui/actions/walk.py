@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model import address
+from chopper_core.model.phrases import level_title
 from chopper_core.model.view import at_level, sibling, with_view
-from chopper_core.render.cells import level_title
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import OVERVIEW, RUNS
 from chopper_core.views.shared.children import silent_levels
@@ -96,11 +96,13 @@ async def _move_split(screen: Explorer, lines: int) -> None:
 
 
 def _can_enter(screen: Explorer) -> bool:
-    if screen.scope_tree.place is not None or screen.part is not None:
+    if screen.scope_tree.place is not None:
         return True
-    if not screen.view.name:
-        return screen.table.label is not None and not screen.view.is_leaf
     try:
+        if screen.part is not None:
+            return True
+        if not screen.view.name:
+            return screen.table.label is not None and not screen.view.is_leaf
         target = screen.target
     except UsageError:
         return False

@@ -194,6 +194,15 @@ class CompositionDrawer(Drawer[Composition]):
     is_quick = True
     opens_with = "enter"
 
+    def bar(self, chart: Composition) -> Composition | None:
+        return chart if chart.opens is not None and chart.listed else None
+
+    def part_cell(self, place: int, row: int) -> Cell:
+        return 1, place
+
+    def part_at(self, cell: Cell) -> int | None:
+        return cell[1]
+
     def cursor(
         self, chart: Composition, cell: Cell, row: int, label: str | None
     ) -> tuple[int, int | None]:

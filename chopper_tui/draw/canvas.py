@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.charts import Composition, StepBars
 from chopper_core.render.cells import cell_width, pad
 from chopper_core.render.glyphs import Glyphs, column_glyphs
 from chopper_core.render.names import display_names, fitting_names
@@ -298,6 +299,18 @@ class Drawer(Protocol[C]):
     def cursor(self, chart: C, cell: Cell, row: int, label: str | None) -> tuple[int, int | None]:
         """The cursor to draw, from that of the screen, the table's row and its label."""
         return row, None
+
+    def bar(self, chart: C) -> Composition | StepBars | None:
+        """The bar in it whose parts lead on."""
+        return None
+
+    def part_cell(self, place: int, row: int) -> Cell:
+        """The cursor on a part of its bar, while the table's is on a row."""
+        return row, place
+
+    def part_at(self, cell: Cell) -> int | None:
+        """The part of its bar that a cell belongs to."""
+        return None
 
     def label_of(self, chart: C, cell: Cell) -> str | None:
         """The label of the table's row that a cell belongs to; None where it has none."""

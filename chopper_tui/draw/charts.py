@@ -26,6 +26,7 @@ from chopper_core.model.charts import (
     MemoryChart,
     Roofline,
     SignalRows,
+    StepBars,
 )
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import Paint, painted, plain
@@ -55,6 +56,7 @@ DRAWERS: Final[Mapping[type[Struct], str]] = {
     MemoryChart: "units.MemoryChartDrawer",
     Roofline: "curves.RooflineDrawer",
     SignalRows: "signal_plot.SignalRowsDrawer",
+    StepBars: "step_bars.StepBarsDrawer",
 }
 """Kind of chart → the module and the class of its drawer, imported when one is drawn."""
 _NOTHING: Final = NothingDrawer()

@@ -167,6 +167,11 @@ def cut_line(line: Line, width: int, glyphs: Glyphs) -> Line:
     return kept
 
 
+def whole_text(value: float) -> str:
+    """A number of three digits or more without decimals."""
+    return f"{value:.0f}" if abs(value) >= 100 else short_number(value)
+
+
 def short_number(value: float) -> str:
     if not np.isfinite(value):
         return ""

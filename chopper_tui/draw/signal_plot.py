@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.columns import METRICS
-from chopper_core.model.charts import GpuLanes, SignalRows
+from chopper_core.model.charts import GpuLanes, SignalRows, StepBars
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.render.cells import cell_width, pad, scale_of
@@ -24,7 +24,8 @@ from chopper_core.views.shared.marks import far_out
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Drawer, Lens, area, wanted
-from chopper_tui.draw.pieces import Line, cut_line, short_number, signal_ink, width_of
+from chopper_tui.draw.pieces import Line, cut_line, signal_ink, whole_text, width_of
+from chopper_tui.draw.step_bars import add_steps, part_at, part_cell, steps_title
 
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
@@ -212,11 +213,11 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         title: Line = [
             (clean(chart.title), "strong"),
             (f"{', ' if chart.unit else ''}{chart.unit}", "dim"),
-            (f"  {beyond[0]}{_whole(low)} ", "dim"),
+            (f"  {beyond[0]}{whole_text(low)} ", "dim"),
             (glyphs.spark, signal_ink(chart.unit)),
-            (f" {beyond[1]}{_whole(high)}", "dim"),
+            (f" {beyond[1]}{whole_text(high)}", "dim"),
         ]
-        text = f"  all {_whole(least)} to {_whole(most)}" * any(beyond)
+        text = f"  all {whole_text(least)} to {whole_text(most)}" * any(beyond)
         return [[*title, *([(text, "dim")] if width_of(title) + len(text) <= width else [])]]
 
     def around(self, chart: SignalRows) -> int:
@@ -245,7 +246,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
 
     def _most_lines(self, chart: GpuLanes) -> int:
         """With the chart of steps as high as it gets: of few of them it says no more by that."""
-        steps = chart.steps.numbers.shape[1] if chart.steps is not None else 0
+        steps = len(chart.steps.steps) if chart.steps is not None else 0
         return self.body_lines(chart) + (_STEP_LINES[1] if steps >= _MANY_STEPS else 0)
 
     def fitted(self, chart: GpuLanes, width: int, glyphs: Glyphs, lines: int) -> int:
@@ -258,6 +259,15 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
     def label_of(self, chart: GpuLanes, cell: Cell) -> str | None:
         return chart.labels[cell[0]]
 
+    def bar(self, chart: GpuLanes) -> StepBars | None:
+        return chart.steps
+
+    def part_cell(self, place: int, row: int) -> Cell:
+        return part_cell(place, row)
+
+    def part_at(self, cell: Cell) -> int | None:
+        return part_at(cell)
+
     def cursor(
         self, chart: GpuLanes, cell: Cell, row: int, label: str | None
     ) -> tuple[int, int | None]:
@@ -267,24 +277,24 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
         count, columns = len(chart.labels), _lane_columns(chart, on.width)
         most = self._most_lines(chart)
         tall = _tall(on.left - most, chart)
-        above = _steps_title(chart.steps) if chart.steps else []
+        above = steps_title(chart.steps, on.glyphs) if chart.steps else []
         begin, end = chart.signals[0].x
         limits = [
-            f"{_whole(limit)} {signal.unit}"
+            f"{whole_text(limit)} {signal.unit}"
             for signal, limit in zip(chart.signals, chart.limits, strict=True)
             if limit is not None
         ]
-        about = f"last {_whole(end - begin)} s" + f", limits {', '.join(limits)}" * bool(limits)
+        about = f"last {whole_text(end - begin)} s" + f", limits {', '.join(limits)}" * bool(limits)
         gap = on.width - width_of(above) - cell_width(about) - 1
         on.add([*above, (" " * gap + about, "dim")] if gap > 0 else above)
         if chart.steps is not None:
-            _add_steps(chart, on, max(on.left - count * tall - _ROWS_AROUND, 0))
+            add_steps(chart.steps, on, max(on.left - count * tall - _ROWS_AROUND, 0))
         header: Line = [(pad(" ", columns.label), "header")]
         for signal, limit in zip(chart.signals, chart.limits, strict=True):
             text, room = f"{signal.title.removeprefix('gfx ')} {signal.unit}", columns.each
-            scale = f"  {'–'.join(map(_whole, _lane_scale(signal)))}"
+            scale = f"  {'–'.join(map(whole_text, _lane_scale(signal)))}"
             if signal.unit == Unit.CELSIUS and limit is not None:
-                scale = f"  of {_whole(limit + _OVER)}"
+                scale = f"  of {whole_text(limit + _OVER)}"
             text += scale * (len(text + scale) < room)
             header.append((pad(text[:room], room), "header"))
         on.add([*header, (chart.last.name if chart.last is not None else "", "header")])
@@ -305,7 +315,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             on.add([(f" {count - shown} more", "dim")])
         whole: Line = [(pad(" all", columns.label), "dim")]
         for value in chart.whole:
-            text = "" if value is None else _whole(value).rjust(columns.value - 1)
+            text = "" if value is None else whole_text(value).rjust(columns.value - 1)
             whole.append((pad(text, columns.each), "dim"))
         on.add(whole)
 
@@ -324,7 +334,7 @@ def _lane_lines(
     on: Canvas,
 ) -> list[Line]:
     """The lines of a GPU: its values are in the last one."""
-    glyphs, has_cursor = on.glyphs, row == on.row and on.cell is not None
+    glyphs, has_cursor = on.glyphs, on.cell == (row, 0)
     name = clean(f"{chart.labels[row]} {chart.names[row]}".rstrip())
     text = "cursor" if has_cursor else "text"
     lines: list[Line] = [[(" " * at.label, "text")] for _ in range(tall - 1)]
@@ -332,7 +342,7 @@ def _lane_lines(
     marks = (chart.raised, lanes, chart.limits)
     for signal, raised, shares, limit in zip(chart.signals, *marks, strict=True):
         value, is_apart = signal.means[row], row in signal.outliers
-        figure = _whole(value) if np.isfinite(value) else glyphs.missing
+        figure = whole_text(value) if np.isfinite(value) else glyphs.missing
         if is_apart:
             figure = (glyphs.up if row in raised else glyphs.down) + figure
         drawn: list[Line] = [
@@ -354,7 +364,7 @@ def _lane_lines(
             lines[y] += [(number, "warning" if is_apart else own), *picture, (" " * _GAP, own)]
     if chart.last is not None and np.isfinite(value := chart.last.numbers[row]):
         ink = "alarm" if value > 0 else "dim"
-        lines[-1].append((f"{_whole(value):>{len(chart.last.name) - 2}} %", ink))
+        lines[-1].append((f"{whole_text(value):>{len(chart.last.name) - 2}} %", ink))
     return lines
 
 
@@ -373,9 +383,9 @@ _NEAR: Final = 5.0
 _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6
-"""Of the chart of steps: what it wants, and how many more it takes."""
+"""Of the bars of steps: what they want, and how many more they take."""
 _MANY_STEPS: Final = 24
-"""Steps from which their chart takes more lines."""
+"""Steps from which their bars take more lines."""
 _TALLEST: Final = 4
 """Lines of a GPU at most: then heat has its past above its meter."""
 _LANE_HEIGHT: Final = 0.86
@@ -404,43 +414,6 @@ def _lane_columns(chart: GpuLanes, width: int) -> _LaneColumns:
     return _LaneColumns(label, min(_VALUE, max(room, 1)), max(room - _VALUE, 0))
 
 
-def _steps_title(steps: SignalRows) -> Line:
-    numbers, (low, _) = steps.numbers[0], _steps_ends(steps)
-    more = f"  median {_whole(median_of(numbers))} of {len(numbers)} steps"
-    more += f", from {_whole(low)}" * bool(low)
-    title: Line = [(f" {steps.title}", "strong"), (f"  last {_whole(numbers[-1])}", "text")]
-    return [*title, (more, "dim")]
-
-
-def _steps_ends(steps: SignalRows) -> tuple[float, float]:
-    return axes.area_ends(*axes.around(*_scale(steps)[2:]))
-
-
-def _add_steps(chart: GpuLanes, on: Canvas, lines: int) -> None:
-    """The time of each step as a column, with its axes, in so many lines."""
-    steps = chart.steps
-    assert steps is not None
-    numbers, lines = steps.numbers[0], max(lines - 1, 1)
-    axis = axes.Axis.over(*_steps_ends(steps), max(lines // 2, 2))
-    width = axis.label_width + 1
-    cells = max(on.width - width - 1, 1)
-    numbers = numbers[-cells:]
-    places = np.arange(cells) * len(numbers) // cells
-    first = steps.numbers.shape[1] - len(numbers)
-    inks = ["accent"] * len(numbers)
-    for own, ink in ((chart.profiled, "third"), (steps.outliers, "alarm")):
-        for at in own:
-            if at >= first:
-                inks[at - first] = ink
-    shares = axes.axis_shares(numbers[None], axis)[:, places]
-    drawn = area(shares, lines, [inks[place] for place in places], on.glyphs)
-    on.lines += axes.framed_lines(drawn, axis, width, on.glyphs.is_ascii)
-    last = f"{_whole(steps.x[1])} {steps.x_title}"
-    first_text = _whole(steps.x[0]) if len(numbers) > 1 else ""
-    gap = max(cells - len(first_text + last), len(first_text) and 1)
-    on.add([(" " * (width + 1) + first_text + " " * gap + last, "dim")])
-
-
 def _lane_scale(signal: SignalRows) -> tuple[float, float]:
     return (0.0, 100.0) if signal.unit == Unit.PERCENT else _scale(signal)[:2]
 
@@ -454,7 +427,7 @@ def _scale(chart: SignalRows) -> tuple[float, float, float, float]:
 def _add_rows(picture: SignalRows, on: Canvas) -> None:
     """The rows, in two columns where they are too many; where not all fit, outliers come first."""
     count, room, glyphs = len(picture.labels), on.left, on.glyphs
-    means = [_whole(mean) for mean in picture.means.tolist()]
+    means = [whole_text(mean) for mean in picture.means.tolist()]
     usual = median_of(picture.means) if count else 0.0
     changes = [
         f" {_change(mean, usual, glyphs)}" if row in picture.outliers else ""
@@ -512,7 +485,3 @@ def _at(numbers: Float64, cells: int) -> Float64:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean: Float64 = (total[:, high] - total[:, low]) / (count[:, high] - count[:, low])
     return mean
-
-
-def _whole(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else short_number(value)

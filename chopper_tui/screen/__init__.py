@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingsMap
 from textual.widgets import Input
 
 from chopper_core.model import address
-from chopper_core.model.charts import Lanes
+from chopper_core.model.charts import Lanes, StepBars
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.tables.mmap_columns import let_go
@@ -50,7 +50,7 @@ from chopper_tui.widgets.footer import KeyLine, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, PlaceLine, Position
 
 if TYPE_CHECKING:
-    from chopper_tui.widgets.dialogs import Dialog, Options
+    from chopper_tui.widgets.dialogs import Dialog, Options, Search
 
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
@@ -395,6 +395,8 @@ class Explorer(ScreenParts):
         card, here = self.cards.card, self.listing
         if here is self.cards and card is not None:
             return evidence.explained_finding(self.run, self.view, card)
+        if isinstance(here, PicturePane) and isinstance(here.bar, StepBars):
+            return evidence.explained_step(here.bar, here.bar.listed[here.cursor])
         title = here.part_name if isinstance(here, PicturePane) else ""
         return evidence.explained_column(self.frame, (self.part or self.frame).sort, title)
 
@@ -434,10 +436,17 @@ class Explorer(ScreenParts):
             dialog.answered = lambda answer: self.steps.add(partial(then, answer))
         self.app.push_screen(dialog)
 
-    def choose(self, title: str, options: Options, current: str | None, then: Answer[str]) -> None:
+    def choose(
+        self,
+        title: str,
+        options: Options,
+        current: str | None,
+        then: Answer[str],
+        search: Search | None = None,
+    ) -> None:
         from chopper_tui.widgets.dialogs import Chooser
 
-        self.open_dialog(Chooser(title, options, current), then)
+        self.open_dialog(Chooser(title, options, current, search), then)
 
     def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
         from chopper_tui.widgets.reader import TextReader

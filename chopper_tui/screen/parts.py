@@ -243,8 +243,16 @@ class ScreenParts(SteadyScreen[None]):
         """The panel that has the keys: the one they were given to, or else the main one."""
         if self._holder is not None and self._holder.takes_keys:
             return self._holder
-        is_listed = self.has_table_drawn or isinstance(self.run, SeveralRuns)
-        return self.table if is_listed or not self.cards.takes_keys else self.cards
+        return self._main
+
+    @property
+    def _main(self) -> Listing:
+        if isinstance(self.run, SeveralRuns) or (self.has_table_drawn and self.table.rows):
+            return self.table
+        if self.cards.takes_keys:
+            return self.cards
+        is_picture = bool(self.view.name) and not self.table.rows and self.picture_pane.takes_keys
+        return self.picture_pane if is_picture else self.table
 
     def give_keys(self, panel: Listing | None) -> None:
         """Give the keys to a panel, or to the main one."""
@@ -260,8 +268,9 @@ class ScreenParts(SteadyScreen[None]):
 
     @property
     def panels(self) -> Sequence[Listing]:
-        """The panels that take keys, in the order that they are read in."""
-        return [panel for panel in self._listings if panel.takes_keys]
+        """The panels that take keys, in the order that they are read in; of a picture in the
+        table's place also the table, whose cursor it shows."""
+        return [each for each in self._listings if each.takes_keys or each is self._main]
 
     def next_panel(self, step: int) -> None:
         """Give the keys to the next panel of the screen that takes them."""
@@ -476,7 +485,7 @@ class ScreenParts(SteadyScreen[None]):
         if self.shows_sentences:
             cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
             return divided_lines(body, cards, evidence, *after)
-        is_tree, rows = not self.view.name, len(self.frame) + 1 + frame
+        is_tree, rows = not self.view.name, len(self.frame) + self.table.heading_lines + frame
         least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
         # Below a table without pictures the detail has all of the width, until both have it.

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 from msgspec.structs import replace
 from textual import events, work
 
 from chopper_core.columns import Metric, metric_named
-from chopper_core.model.charts import Card, Cards, Chart, Composition
+from chopper_core.model.charts import Card, Cards, Chart, Composition, StepBars
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import ALL_TIME, View
-from chopper_core.render.cells import SENTENCES, ColumnText, column_texts, level_title
+from chopper_core.render.cells import SENTENCES, ColumnText, column_texts
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled
@@ -181,14 +183,24 @@ class PicturePane(DrawnPane, Dragging, Listing):
 
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and below it those that there is room for."""
-        self._shown = pictures, selected, column
+        before, self._shown = self.bar, (pictures, selected, column)
         if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
         if (bar := self.bar) is not None:
-            self.cursor = min(self.cursor, len(bar.listed) - 1)
+            self.cursor = self._kept(before, bar)
             if self.has_keys:
-                selected, column = 1, bar.listed[self.cursor]
+                drawer = drawing.drawer_of(pictures[0])
+                selected, column = drawer.part_cell(bar.listed[self.cursor], selected)
         self.draw(selected, column, *pictures)
+
+    def _kept(self, before: Composition | StepBars | None, bar: Composition | StepBars) -> int:
+        """The cursor on a bar that may be another one: on the same step, or on the newest."""
+        last = len(bar.listed) - 1
+        if not isinstance(bar, StepBars):
+            return min(self.cursor, last)
+        if not isinstance(before, StepBars) or self.cursor >= len(before.steps) - 1:
+            return last
+        return min(int(np.searchsorted(bar.steps, before.steps[self.cursor])), last)
 
     def forget(self) -> None:
         """Leave out the picture of another place, until that of the new one is drawn."""
@@ -197,18 +209,23 @@ class PicturePane(DrawnPane, Dragging, Listing):
 
     def show_cursor(self) -> None:
         self.show(*self._shown)
-        if self.has_keys and self.part is not None and self.bar is not None:
+        bar = self.bar
+        if not self.has_keys or bar is None:
+            return
+        if isinstance(bar, StepBars):
+            self.explorer.say(bar.described(bar.listed[self.cursor]))
+        elif self.part is not None:
             definition = metric_named(self.part.sort[1:]).definition
             self.explorer.say(f"{self.part_name}: {definition}")
 
     @property
-    def bar(self) -> Composition | None:
-        bar = next(iter(self._shown[0]), None)
-        return bar if isinstance(bar, Composition) and bar.opens and bar.listed else None
+    def bar(self) -> Composition | StepBars | None:
+        first = next(iter(self._shown[0]), None)
+        return None if first is None else drawing.drawer_of(first).bar(first)
 
     @property
     def part(self) -> View | None:
-        """What the part under the cursor leads to."""
+        """What the part under the cursor leads to; raises UsageError where it leads nowhere."""
         bar = self.bar
         if bar is None or bar.opens is None:
             return None
@@ -217,7 +234,7 @@ class PicturePane(DrawnPane, Dragging, Listing):
     @property
     def part_name(self) -> str:
         bar = self.bar
-        return bar.series[bar.listed[self.cursor]].name if bar is not None else ""
+        return bar.series[bar.listed[self.cursor]].name if isinstance(bar, Composition) else ""
 
     @property
     def rows(self) -> int:
@@ -259,12 +276,20 @@ class PicturePane(DrawnPane, Dragging, Listing):
             x - 1,
             y + self._taken,
         ):
-            if (bar := self.bar) is None:
+            bar, place = self.bar, drawing.drawer_of(self.pictures[0]).part_at(cell)
+            if bar is None or place is None:
                 self.explorer.point_at_cell(cell)
-            elif cell[1] in bar.listed:
-                self.cursor = bar.listed.index(cell[1])
-                self.explorer.give_keys(self)
-                self.explorer.action_perform("enter")
+            elif place in bar.listed:
+                self._point_at_part(bar, place)
+
+    def _point_at_part(self, bar: Composition | StepBars, place: int) -> None:
+        """Put the cursor on a part, and open it: of steps, which are many, the cursor's own."""
+        is_again = self.has_keys and bar.listed.index(place) == self.cursor
+        self.cursor = bar.listed.index(place)
+        self.explorer.give_keys(self)
+        self.show_cursor()
+        if is_again or isinstance(bar, Composition):
+            self.explorer.action_perform("enter")
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._turn(event, "zoom_in")

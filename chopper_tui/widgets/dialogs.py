@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
+from msgspec import Struct
 from rich.console import RenderableType
 from rich.text import Text
 from textual import events, getters
@@ -42,6 +43,17 @@ _MIN_OPTION_CELLS: Final = 69
 """Cells of an option where the screen has them, so that boxes are equally wide."""
 _FRAME_CELLS: Final = 7
 """Cells of the box around an option: its border, its padding, the scrollbar."""
+
+
+class Search(Struct, frozen=True):
+    """How a chooser finds more than is in its list."""
+
+    said: Callable[[str], tuple[Options, Options]]
+    """Options for a text: those before all others, and those after the titles that have it."""
+    listed: int
+    """How many options are listed before anything is typed; the others are only found."""
+    typed: str = ""
+    """What is typed at first."""
 
 
 class Dialog(SteadyScreen[T], ModalScreen[T]):
@@ -143,18 +155,26 @@ class Chooser(Sought[Any]):
     ]
     list = getters.query_one(OptionList)
 
-    def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        options: Options,
+        chosen: str | None = None,
+        search: Search | None = None,
+    ) -> None:
         super().__init__()
         self._title = title
-        self._options = options
+        self._options = self._shown = options
         self._chosen = chosen
-        self._widest = max(len(title) for _, title, _ in options)
+        self._search = search
+        self._listed = len(options) if search is None else search.listed
+        self._widest = max(len(title) for _, title, _ in options[: self._listed])
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
-            yield ClickableOptions(*map(self._made, range(len(self._options))), compact=True)
+            yield ClickableOptions(*map(self._made, range(self._listed)), compact=True)
             whole = max(len(title) + len(why) for _, title, why in self._options)
             if whole > self._cells and any(why for _, _, why in self._options):
                 yield Label(id="about")
@@ -162,12 +182,17 @@ class Chooser(Sought[Any]):
     def on_mount(self) -> None:
         keys = [key for key, _, _ in self._options]
         self.list.highlighted = keys.index(self._chosen) if self._chosen in keys else 0
+        if self._search is not None and self._search.typed:
+            self.takes_text(self._search.typed)
 
     def on_option_list_option_highlighted(self) -> None:
+        self._explain()
+
+    def _explain(self) -> None:
         """Explain the highlighted option in a whole sentence: on its line there may be half."""
         place = self._highlighted
         for label in self.query("#about").results(Label):
-            label.update(Text("" if place is None else self._options[place][2], "dim"))
+            label.update(Text("" if place is None else self._shown[place][2], "dim"))
 
     @property
     def _cells(self) -> int:
@@ -178,7 +203,7 @@ class Chooser(Sought[Any]):
         return Option(self._line(place), id=str(place))
 
     def _line(self, place: int) -> Text:
-        _, title, why = self._options[place]
+        _, title, why = self._shown[place]
         if why:
             return _option(title.ljust(self._widest + 2), why, self._cells)
         # A sentence, wrapped and set in below its first word.
@@ -188,7 +213,7 @@ class Chooser(Sought[Any]):
 
     @property
     def key(self) -> str | None:
-        return None if self._highlighted is None else self._options[self._highlighted][0]
+        return None if self._highlighted is None else self._shown[self._highlighted][0]
 
     def action_take(self) -> None:
         if self._highlighted is not None:
@@ -215,17 +240,31 @@ class Chooser(Sought[Any]):
     def apply_search(self, words: Sequence[str]) -> None:
         options = self.list
         options.clear_options()
-        texts = [(title.lower(), f"{title} {why}".lower()) for _, title, why in self._options]
-        found = [at for at, (_, text) in enumerate(texts) if all(word in text for word in words)]
-        # Those whose title has the words come before those that only explain with them.
-        found.sort(key=lambda at: not all(word in texts[at][0] for word in words))
-        options.add_options(map(self._made, found))
+        options.add_options(map(self._made, self._found(words)))
         if options.option_count:
             options.highlighted = 0
         else:
             # A list without lines can't turn its pages.
             options.add_option(Option("nothing matches", disabled=True))
+        self._explain()
         self.query_one("#title", Label).update(Text(self._title + self.typed))
+
+    def _found(self, words: Sequence[str]) -> Sequence[int]:
+        """The places of the options that have the words: those first that say so in their title."""
+        if not words:
+            self._shown = self._options
+            return range(self._listed)
+        first, last = ((), ()) if self._search is None else self._search.said(" ".join(words))
+        known = len(self._options)
+        self._shown = [*self._options, *first, *last]
+        titled, explained = list[int](), list[int]()
+        for at, (_, title, why) in enumerate(self._options):
+            if all(word in title.lower() for word in words):
+                titled.append(at)
+            elif all(word in f"{title} {why}".lower() for word in words):
+                explained.append(at)
+        said = range(known, known + len(first))
+        return [*said, *titled, *range(said.stop, len(self._shown)), *explained]
 
     @property
     def _highlighted(self) -> int | None:

@@ -224,7 +224,7 @@ def test_the_kinds_of_charts_in_json_are_an_interface() -> None:
 
     classes = {each.__name__ for each in get_args(charts.Chart)} | {Interval.__name__}
     kinds = {"BarChart", "HeatMap", "Lanes", "LineChart", "Rows", "Stretch"}
-    kinds |= {"Cards", "Composition", "GpuLanes", "Icicle", "MemoryChart", "Roofline"}
+    kinds |= {"Cards", "Composition", "GpuLanes", "Icicle", "MemoryChart", "Roofline", "StepBars"}
     assert {_KINDS.get(name, name) for name in classes} == kinds
 
 

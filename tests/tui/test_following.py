@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, GpuLanes, picked
 from chopper_core.model.view import View
+from chopper_core.record.hooks.step_ring import StepRing
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
@@ -72,6 +75,67 @@ async def until(driven: Driven, text: str, seconds: float = 20.0) -> None:
     raise AssertionError(f"{text!r} never came:\n{driven.text()}")
 
 
+def publish(folder: Path, first: int, end: int, ring: StepRing | None = None) -> StepRing:
+    """Steps of rank 0 of 20 ms each, two longer ones among them."""
+    ring = ring or StepRing(str(folder / "steps" / "n-0.ring"), time.time_ns())
+    ring.name(0, 1)
+    for number in range(first, end):
+        ns = 60_000_000 if number in (7, 30) else 20_000_000
+        ring.add((number, time.time_ns() - ns, ns, -1, 0, 0, 0))
+    return ring
+
+
+@pytest.mark.parametrize("has_gpus", [True, False])
+async def test_a_cursor_on_the_bars_of_steps_opens_those_that_were_traced(
+    folder: Path, has_gpus: bool
+) -> None:
+    """Steps 3 to 5 of those that the job published have traces."""
+    if not has_gpus:
+        (folder / "power.csv").unlink()
+    ring = publish(folder, 1, 41)
+    async with following(folder, "?view=live", size=(100, 34)) as driven:
+        bars = driven.explore.picture_pane
+        await until(driven, "of 40 steps")
+        # Bars are as wide as the screen allows: the mark lies below three of forty.
+        (marks,) = (line for line in driven.lines() if "━" in line and "traced" not in line)
+        assert "━ traced" in driven.text() and marks.count("▲") == 0
+        (axis,) = (line for line in driven.lines() if " 40 step " in line)
+        left, right = axis.index("1"), axis.index("40 step") + len("40 step")
+        begin, end = marks.index("━"), marks.rindex("━") + 1
+        cell = (right - left) / 40
+        assert abs(begin - left - 2 * cell) <= 1 and abs(end - left - 5 * cell) <= 1
+        while driven.explore.listing is not bars:
+            await driven.press("tab")
+        assert driven.status == "step 40: 20 ms"
+        publish(folder, 41, 43, ring)
+        await until(driven, "of 42 steps")
+        assert bars.has_keys and bars.cursor == 41
+        await driven.press("up")
+        assert driven.status == "step 41: 20 ms"
+        await driven.press("enter")
+        assert driven.status == "step 41 isn't traced; the nearest one that is: step 5"
+        await driven.press("g", "down", "down", "down", "down")
+        assert driven.status.startswith("step 5: 20 ms, traced (")
+        publish(folder, 43, 45, ring)
+        await until(driven, "of 44 steps")
+        assert bars.has_keys and bars.cursor == 4
+        # A click puts the cursor on a bar, another one on the same opens it.
+        y = next(at for at, line in enumerate(driven.lines()) if " 44 step " in line) - 2
+        x = left + int(3.5 * (right - left) / 44)
+        await driven.pilot.click(offset=(x, y))
+        await driven.settle()
+        assert bars.cursor == 3 and driven.frame.view.name == "live"
+        await driven.press("?")
+        await driven.settle()
+        assert "opens the step in its trace" in "".join(driven.lines())
+        await driven.press("escape")
+        await driven.pilot.click(offset=(x, y))
+        await driven.settle()
+        assert driven.frame.view.scope[-1] == ("iteration", "4")
+        await driven.press("escape")
+        assert driven.frame.view.name == "live"
+
+
 async def test_what_comes_is_shown_and_the_row_keeps_its_name(folder: Path) -> None:
     where = ":gpu=1?sort=-elapsed_ns&cut=1"
     async with following(folder, where) as driven:
@@ -117,6 +181,25 @@ async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
         assert driven.lines()[3:-3] == before
         await driven.press("space")
         await until(driven, "1655")
+
+
+async def test_a_long_problem_leaves_the_age_of_data_on_the_line_and_opens_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = f"{folder}/{'rank' * 30}0.json and the one next to it have the same rank"
+    async with following(folder, "?view=live") as driven:
+        await until(driven, "1697")
+        follower = driven.app.follower
+        assert follower is not None
+        monkeypatch.setattr(follower, "_noted", lambda *_: None)
+        follower.problem = problem
+        follower.recent.newest_s = time.time() - 100
+        await until(driven, "last data 1")
+        line = driven.lines()[1]
+        assert re.search(r"… \(!\) · last data 1\d\d s ago", line), line
+        await driven.press("!")
+        shown = "".join(re.findall(r"│ (.*?) *│", driven.text()))
+        assert problem.replace(" ", "") in shown.replace(" ", "")
 
 
 @pytest.mark.sweep

@@ -35,6 +35,7 @@ from chopper_core.model.charts import (
     Series,
     SignalRows,
     Span,
+    StepBars,
     Strip,
     UnitFigure,
 )
@@ -142,13 +143,20 @@ def signal_rows(data: st.DataObject, count: int, bins: int = 4) -> SignalRows:
     return SignalRows("p", data.draw(st.sampled_from(["W", "%"])), "time", "ms", ends, *drawn)
 
 
+def step_bars(data: st.DataObject, count: int) -> StepBars:
+    places = st.lists(st.integers(0, count - 1), unique=True).map(tuple)
+    marks = (data.draw(places) for _ in range(3))
+    steps = np.arange(count) + data.draw(st.integers(0, 10**9))
+    return StepBars("s", "ms", steps, floats(data, count), *marks, str, lambda place: View("R"))
+
+
 def gpu_lanes(data: st.DataObject, count: int) -> GpuLanes:
     signals = tuple(signal_rows(data, count) for _ in range(2))
     known = data.draw(st.tuples(FIGURES, st.none()))
-    steps = data.draw(st.none() | st.just(signal_rows(data, 1)))
+    steps = data.draw(st.none() | st.just(step_bars(data, 4)))
     last = Series("throttled", floats(data, count))
     names = texts(data, count), texts(data, count)
-    return GpuLanes("g", *names, signals, known, known[::-1], ((0,), ()), last, steps, (0,))
+    return GpuLanes("g", *names, signals, known, known[::-1], ((0,), ()), last, steps)
 
 
 def memory_chart(data: st.DataObject, count: int) -> MemoryChart:
@@ -193,6 +201,7 @@ KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
     GpuLanes: gpu_lanes,
     MemoryChart: memory_chart,
     SignalRows: signal_rows,
+    StepBars: step_bars,
 }  # fmt: skip
 
 
@@ -214,7 +223,11 @@ def test_any_figures_are_drawn_within_the_canvas(kind: type, data: st.DataObject
     lens = Lens(data.draw(st.sampled_from([1.0, 3.0, 1024.0])), data.draw(st.floats(0, 1)))
     with within(MOST_BYTES):
         part = seen(chart, lens)
-        assert_fits(draw_below([part, part], width, height, glyphs, 0, 0), width, height)
+        assert_fits(
+            draw_below([part, part], width, height, glyphs, 0, data.draw(st.integers(0, 2))),
+            width,
+            height,
+        )
         for count in (lines_wanted, most_lines_below):
             assert count([part, part], width, glyphs) > 0
         assert lines_filled([part], width, height, glyphs) <= height

@@ -7,13 +7,16 @@ from typing import Final
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from chopper_core.analyses.sample_definitions import DECLARED
+from chopper_core.analyses.step_parts import COMPUTE_PARTS, part_column
 from chopper_core.columns import METRICS
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
-from chopper_core.model.column_names import CALL_SHAPE
+from chopper_core.model.column_names import AT_PEAK, CALL_SHAPE
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind
+from chopper_core.model.table import STATES, Kind
 from chopper_core.model.view import View
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
@@ -225,3 +228,180 @@ def test_figures_of_overlap_are_columns_of_the_tree(run: Run, level: str) -> Non
                 busy[label] += int(table.duration_ns[row])
     for label, took in zip(tree.labels, tree.values["instance_ns"].known().tolist(), strict=True):
         assert took == busy[label]
+
+
+@pytest.mark.parametrize("level", ["gpu", "iteration"])
+def test_figures_of_steps_are_columns_of_the_tree(run: Run, level: str) -> None:
+    """By a loop over the GPUs and steps of each row, and as the view throughput shows them."""
+    names = ("iteration_ns", "step_tokens", "tokens_per_s", "spread_pct", "span_ns")
+    tree = query(run, parse(f"R?order={level}&columns={','.join(names)},slowest,state"))
+    shown = query(run, parse(f"R?view=throughput&by={level}"))
+    table = run.table
+    steps: dict[tuple[int, int], list[int]] = {}
+    for row in range(len(table)):
+        pair = int(table.gpu[row]), int(table.iteration[row])
+        steps.setdefault(pair, []).append(row)
+
+    def took(pair: tuple[int, int]) -> int:
+        return sum(int(table.column(state)[row]) for row in steps[pair] for state in STATES)
+
+    def span(pair: tuple[int, int]) -> int:
+        start = [int(table.start_ns[row]) for row in steps[pair]]
+        end = [int(table.start_ns[row] + table.duration_ns[row]) for row in steps[pair]]
+        return max(end) - min(start)
+
+    for number, label in enumerate(tree.labels):
+        row = tree.row(number)
+        own = [pair for pair in steps if str(pair[level == "iteration"]) == label]
+        own = [pair for pair in own if pair[1] not in run.cut_iterations and pair[1] >= 0]
+        times = {pair: took(pair) for pair in own}
+        if not times:
+            assert row["step_tokens"] is row["tokens_per_s"] is None
+            assert row["iteration_ns"] is None or row["state"] == "cut"
+            continue
+        mean = sum(times.values()) / len(times)
+        assert row["iteration_ns"] == pytest.approx(mean)
+        assert row["step_tokens"] == 8192
+        assert row["tokens_per_s"] == pytest.approx(8192e9 / mean)
+        spread = max(times.values()) - min(times.values())
+        assert row["spread_pct"] == pytest.approx(100 * spread / min(times.values()))
+        spans = [span(pair) for pair in own]
+        if level == "iteration":
+            assert row["slowest"] == f"GPU {max(times, key=lambda pair: times[pair])[0]}"
+            assert (row["state"], row["span_ns"]) == ("steady", max(spans))
+        else:
+            assert row["slowest"] is row["state"] is None
+            assert row["span_ns"] == pytest.approx(np.median(spans))
+    for name in names:
+        for text in shown.labels if name in shown.values else ():
+            here, there = (each.row(each.labels.index(text))[name] for each in (tree, shown))
+            assert here == pytest.approx(there), name
+        if name in shown.total:
+            assert tree.total[name] == pytest.approx(shown.total[name]), name
+    partly = query(run, parse(f"R?order=operation&columns={','.join(names[:4])}"))
+    assert not any(partly.values[name].present().any() for name in names[:4])
+    assert partly.total["iteration_ns"] == pytest.approx(tree.total["iteration_ns"])
+
+
+@pytest.mark.parametrize("level", ["operation", "layer", "gpu"])
+def test_the_compute_of_each_part_is_a_column_and_adds_up(run: Run, level: str) -> None:
+    names = [part_column(part) for part in COMPUTE_PARTS]
+    tree = query(run, parse(f"R?order={level}&columns={','.join(names)},compute_busy_ns"))
+    of_parts = np.sum([tree.values[name].numbers for name in names], axis=0)
+    assert of_parts == pytest.approx(tree.values["compute_busy_ns"].numbers)
+    assert sum(tree.total[name] or 0 for name in names) == pytest.approx(
+        tree.total["compute_busy_ns"]
+    )
+    shown = query(run, parse("R?view=throughput&by=gpu"))
+    for name in {*names} & {*shown.total}:
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
+    if level == "operation":
+        of = {label: tree.row(number) for number, label in enumerate(tree.labels)}
+        assert of["mlp_gp"]["forward_gemm_ns"] + of["mlp_gp"]["backward_gemm_ns"] == (
+            pytest.approx(of["mlp_gp"]["compute_busy_ns"])
+        )
+        assert of["attn_fa"]["forward_gemm_ns"] == 0
+
+
+@pytest.mark.parametrize("level", ["operation", "gpu", "phase"])
+def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
+    """As the views of losses have them, and by their definitions."""
+    names = ("lost_ns", "largest_loss", "mfu_pct", "hfu_pct", "theoretical_pct", "idle_pct")
+    asked = (*names, "theoretical_ns", "elapsed_ns", "idle_ns", "loss_ns")
+    tree = query(run, parse(f"R?order={level}&columns={','.join(asked)}"))
+    shown = query(run, parse(f"R?view=overheads&by={level}&columns={','.join(names)}"))
+    losses = query(run, parse(f"R?view=losses&by={level}&columns=loss_ns"))
+    for number, label in enumerate(tree.labels):
+        row = tree.row(number)
+        there = shown.row(shown.labels.index(label))
+        assert {name: row[name] for name in names} == pytest.approx(there, nan_ok=True), label
+        assert row["loss_ns"] == pytest.approx(losses.row(losses.labels.index(label))["loss_ns"])
+        ideal, elapsed = row["theoretical_ns"] or 0, row["elapsed_ns"]
+        assert row["loss_ns"] == pytest.approx(elapsed - ideal)
+        assert row["idle_pct"] == pytest.approx(100 * row["idle_ns"] / elapsed)
+        if row["theoretical_ns"] is not None:
+            assert row["lost_ns"] == pytest.approx(elapsed - ideal)
+            assert row["theoretical_pct"] == pytest.approx(100 * ideal / elapsed)
+    for name in names:
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
+    assert tree.total["loss_ns"] == pytest.approx(losses.total["loss_ns"])
+
+
+def test_parts_of_some_gpus_are_divided_in_every_view(run: Run) -> None:
+    """Half of the GPUs lack the FLOPs: the MFU of a row is divided as on the others, marked."""
+    measured = dict(run.table.measured)
+    lacks = run.table.gpu % 2 == 1
+    ideal, rest = measured["theoretical_ns"], measured["unmodelled_ns"]
+    moved = np.where(lacks, np.nan_to_num(rest) + np.nan_to_num(ideal), rest)
+    measured |= {"theoretical_ns": np.where(lacks, np.nan, ideal), "unmodelled_ns": moved}
+    measured[AT_PEAK] = np.where(lacks, np.nan, measured[AT_PEAK])
+    half = replace(run, table=run.table.with_measured(measured), cubes=None)
+    tree = query(half, parse("R?order=phase&columns=mfu_pct"))
+    shown = query(half, parse("R?view=overheads&by=phase&columns=mfu_pct"))
+    known = tree.values["mfu_pct"]
+    there = {label: shown.row(number)["mfu_pct"] for number, label in enumerate(shown.labels)}
+    assert {label: tree.row(n)["mfu_pct"] for n, label in enumerate(tree.labels)} == there
+    assert known.extrapolated is not None and known.extrapolated.any()
+    assert "mfu_pct" in tree.extrapolated_total
+    of_all = query(run, parse("R?order=phase&columns=mfu_pct")).total["mfu_pct"]
+    assert tree.total["mfu_pct"] == pytest.approx(of_all, rel=0.1)
+
+
+def test_samples_in_the_time_of_a_row_are_columns_of_the_tree(run: Run) -> None:
+    """By a loop over the samples of a GPU and the activities of an operation on it."""
+    names = ("mean_gfx_mhz", "peak_power_w", "peak_at_ns", "lowest_gfx_mhz", "p95_power_w")
+    asked = f"R:gpu=2/phase=backward?order=gpu,phase,operation&columns={','.join(names)}"
+    found = query(run, parse(asked))
+    rows = run.tree_of(found.view).node(("2", "backward")).rows.tolist()
+    table = run.table
+    label = next(label for label in found.labels if label.startswith("mlp_dp"))
+    spans = sorted(
+        (int(table.start_ns[row]), int(table.start_ns[row] + table.duration_ns[row]))
+        for row in rows
+        if table.text_of("operation", int(table.operation[row])) == label
+    )
+
+    def samples(name: str) -> list[tuple[float, int, int]]:
+        """Value, time in which the operation runs, and middle of each sample with any."""
+        curve = run.measured[name].curves[2]
+        edges = curve.edges_ns.reshape(-1, 2).tolist()
+        known = []
+        for (begin, end), value in zip(edges, curve.interval_values().tolist(), strict=True):
+            inside, at = 0, begin
+            for first, last in spans:
+                at = max(at, first)
+                inside += max(min(last, end) - at, 0)
+                at = max(at, min(last, end))
+            if inside:
+                known.append((value, inside, begin + (end - begin) // 2))
+        return known
+
+    clock, power = samples("gfx_mhz"), samples("power_w")
+    row = found.row(found.labels.index(label))
+    whole = sum(weight for _, weight, _ in clock)
+    assert row["mean_gfx_mhz"] == pytest.approx(sum(v * w for v, w, _ in clock) / whole)
+    assert row["lowest_gfx_mhz"] == min(value for value, _, _ in clock)
+    most = max(power)[0]
+    assert row["peak_power_w"] == most
+    assert row["peak_at_ns"] in [at - run.origin_ns for value, _, at in power if value == most]
+    below = 0
+    for value, weight, _ in sorted(power):
+        below += weight
+        if below >= 0.95 * sum(each for _, each, _ in power):
+            assert row["p95_power_w"] == value
+            break
+
+
+def test_samples_of_gpus_are_those_of_the_view_power(run: Run) -> None:
+    names = [name for name in DECLARED if name in METRICS]
+    tree = query(run, parse(f"R?columns={','.join(names)}"))
+    shown = query(run, parse(f"R?view=power&columns={','.join(names)}"))
+    for name in names:
+        assert tree.values[name].known() == pytest.approx(
+            shown.values[name].known(), nan_ok=True
+        ), name
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
+    peaks = {label: tree.row(number) for number, label in enumerate(tree.labels)}
+    highest = max(peaks, key=lambda label: float(peaks[label]["peak_power_w"] or 0))
+    assert tree.total["peak_at_ns"] == peaks[highest]["peak_at_ns"]
+    assert tree.total["peak_power_w"] == peaks[highest]["peak_power_w"]

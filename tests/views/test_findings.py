@@ -452,6 +452,14 @@ def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
     assert row["cost_ns"] == 36 * 80_000
 
 
+def test_a_gpu_as_slow_as_gpus_of_one_product_are_is_no_finding() -> None:
+    """Everything 0.9 % slower is a usual GPU; the same time in one operation has a cause."""
+    assert found(run_of(stretched(rows(4), lambda row: (row.gpu == 1) * 9_000)), "straggler") == []
+    where = Phase.FORWARD, "mlp_up"
+    one = stretched(rows(4), lambda r: (r.gpu == 1 and (r.phase, r.operation) == where) * 54_000)
+    assert "100.0 % of that in mlp_up in forward" in only(run_of(one), "straggler")["said"]
+
+
 @pytest.mark.parametrize(
     ("mhz", "power_w", "says"),
     [

@@ -137,7 +137,7 @@ def test_parts_that_are_missing() -> None:
         ("node=1/elapsed_ns>+2%", "is not LEVEL=LABEL"),
         ("gpu=1/step_time>+2%", "covers whole steps"),
         ("power_w>+1ms", "power_w is in W, not in ms"),
-        ("step_time>+1GB", "step_time_ns is in ns, not in GB"),
+        ("step_time>+1GB", "iteration_ns is in ns, not in GB"),
         ("kernels>+1W", "kernels is in no unit, not in W"),
         ("step_time>+2%%", "is not a limit such as"),
         ("step_time>nan%", "is not a limit such as"),

@@ -12,6 +12,7 @@ from chopper_core.findings.rule import context_of
 from chopper_core.model.view import View
 from tests.programs.bench import causes as bench
 from tests.programs.bench import causes_together as together
+from tests.programs.bench import twins
 from tests.programs.bench.causes import planted
 
 SILENT = tuple(style for style in planted.STYLES if not style.startswith("stages"))
@@ -126,6 +127,21 @@ def test_two_causes_at_once_are_named_and_save_together_what_both_cost(
     found = together.measure_together(names, 12)
     assert found is not None and all(found.named) and all(found.sized), found.listed
     assert found.is_together, (found.saved_ns, found.all_ns)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "title",
+    [
+        "layer as peers, an extra operation",
+        "GPU as peers, more tokens",
+        *(pytest.param(each, marks=pytest.mark.sweep) for each in ("no contention", "host x2")),
+    ],
+)
+def test_an_answer_is_the_step_of_the_run_that_it_asks_for(title: str) -> None:
+    """The same run generated with the change takes as long as the replay says."""
+    found = twins.measure_twins(title, 1001)
+    assert found.is_right, found
 
 
 @pytest.mark.few(1)

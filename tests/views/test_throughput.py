@@ -49,7 +49,7 @@ def test_iterations_are_those_of_a_plain_count(run: Run, scope: str) -> None:
             assert row["tokens_per_s"] is None
         else:
             steady += times.values()
-            assert row["tokens"] == 2 * 4096
+            assert row["step_tokens"] == 2 * 4096
             assert row["tokens_per_s"] == pytest.approx(2 * 4096 / (row["iteration_ns"] / 1e9))
     assert steady and len(steady) < len(found) * len(gpus)
     assert found.total["iteration_ns"] == pytest.approx(statistics.fmean(steady))

@@ -350,3 +350,21 @@ def test_findings_that_a_filter_hides_have_no_question() -> None:
     frame = query(run, view)
     assert not frame.labels
     assert question_about(view, frame, 0) == ""
+
+
+def test_a_layer_as_its_peers_runs_what_they_run() -> None:
+    """One layer of five has a kernel more in an operation, and an operation of its own."""
+    rows = []
+    now = launched = 1_000_000
+    for step in range(3):
+        for layer in range(5):
+            kernels = [("mlp_n", "norm", 30_000), ("mlp_up", "gemm", 100_000)]
+            if layer == 2:
+                kernels[1:1] = [("mlp_n", "to_float", 20_000), ("check", "isfinite", 15_000)]
+            for operation, kernel, ns in kernels:
+                # The host launches one each 5 µs, far ahead of the GPU.
+                each = Row(now, ns, layer=layer, operation=operation, kernel=kernel)
+                rows.append(replace(each, iteration=step, launch=launched - 5_000))
+                now, launched = now + ns, launched + 5_000
+    found = answers(run_of(rows), "layer:2 as peers")["layer:2 as peers"]
+    assert found["saving_ns"] == 20_000 + 15_000

@@ -20,7 +20,7 @@ from chopper_core.analyses.samples import node_amounts
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import replicas
 from chopper_core.analyses.step_traffic import LINKS
-from chopper_core.analyses.time_parts import unknown_flops
+from chopper_core.analyses.time_parts import unknown_flops, with_parts
 from chopper_core.analyses.training import training_of
 from chopper_core.columns import (
     METRICS,
@@ -39,7 +39,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NothingToShow
 from chopper_core.util.grouping import evenly
-from chopper_core.views import overheads, throughput
+from chopper_core.views import view_spec
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
 from chopper_core.views.shared.children import figures as root_figures
@@ -248,15 +248,8 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
-_OF_WHOLE: Final = {
-    "throughput": (throughput.SPEC, throughput.totals, [*throughput.COLUMNS.values()]),
-    "overheads": (
-        overheads.SPEC,
-        overheads.totals,
-        [*overheads.SHARES.values(), *(overheads.COLUMNS[name] for name in overheads.UTILIZATION)],
-    ),
-}
-"""Views whose totals take less time without their rows, and their columns."""
+_OF_NODE: Final = ("throughput", "overheads")
+"""Views whose totals are figures of all activities of complete steps."""
 _REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
 _MOST_STEPS: Final = 1000
@@ -412,11 +405,12 @@ def _told(run: Run, name: str, columns: Collection[str]) -> _Told:
         metrics = [metric_named(each, run.table, run.counter_info) for each in columns]
         known = root_figures(run, view, columns)
         return metrics, {each: values.at(0) for each, values in known.items()}, {}
-    if name in _OF_WHOLE:
-        spec, totals, declared = _OF_WHOLE[name]
-        check_fits(run, view, spec)
-        of_whole = totals(run, replace(view, columns=tuple(columns)))
-        return declared, {each.name: values.at(0) for each, values in of_whole}, {}
+    if name in _OF_NODE:
+        check_fits(run, view, view_spec(name))
+        if name == "throughput":
+            step_parts_of(run, view)  # It says why there is none.
+        known = root_figures(with_parts(run), View(run.name), columns)
+        return map(METRICS.__getitem__, columns), {n: v.at(0) for n, v in known.items()}, {}
     found = answer(run, view)
     return (
         (each for each, _ in found.columns),

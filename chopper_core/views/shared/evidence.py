@@ -13,7 +13,7 @@ from chopper_core.analyses.opportunities import opportunities
 from chopper_core.analyses.step_account import step_of
 from chopper_core.columns import METRICS, heat_of
 from chopper_core.model import address
-from chopper_core.model.charts import Card, Composition
+from chopper_core.model.charts import Card, Composition, StepBars
 from chopper_core.model.glossary import TERMS
 from chopper_core.model.phrases import others, time
 from chopper_core.model.run import Run
@@ -109,6 +109,16 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
     bars = (chart for chart in frame.charts if isinstance(chart, Composition))
     lines += [(f"~ {each.some}", TERMS["~ before a part"]) for each in bars if part in each.divided]
     return [line for line in (*lines, ("enter", opens)) if line[1]]
+
+
+def explained_step(bars: StepBars, place: int) -> Explained:
+    """A bar of the chart of steps, and what a mark below it means."""
+    lines = [
+        (f"step {bars.steps[place]:,}", bars.described(place)),
+        ("time", "until the next step begins: the mean over ranks, or over GPUs in a trace"),
+        ("traced", "the profiler recorded the step, and its trace was read"),
+    ]
+    return [*lines, *[("enter", "opens the step in its trace")] * (place in bars.traced)]
 
 
 def explained_finding(run: Run, view: View, card: Card) -> Explained:

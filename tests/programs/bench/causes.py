@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.programs.bench.processes import ROOT
@@ -49,8 +50,11 @@ class Expected(Struct, frozen=True):
     """The same as `words`, in styles that don't show what the host does."""
 
 
-def _layer(found: planted.Planted, _: Run) -> tuple[str, ...]:
+def _layer(found: planted.Planted, run: Run) -> tuple[str, ...]:
+    """The layer, if the style of the run shows any."""
     config, layer = found.run.config, found.cause.layer or 0
+    if (run.table.layer == NO_LABEL).all():
+        return ()
     if config.stages == 1:
         return (rf"\blayers? {layer}\b",)
     # Each stage of a pipeline counts its layers from 0.

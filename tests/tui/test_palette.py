@@ -1,0 +1,109 @@
+"""The palette finds places, figures and names of the run, and understands what a person types."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Label, OptionList
+
+from chopper_core.model.view import Baseline
+from chopper_tui.widgets.dialogs import Chooser
+from tests.tui.explorer import Driven, explorer, measured_run
+
+
+def found(at: Driven) -> list[str]:
+    assert isinstance(at.app.screen, Chooser)
+    chooser = at.app.screen
+    ids = [option.id for option in chooser.query_one(OptionList).options if option.id is not None]
+    return [chooser._shown[int(each)][1] for each in ids]
+
+
+async def search(at: Driven, text: str) -> list[str]:
+    await at.press("ctrl+p")
+    at.paste(text)
+    await at.settle()
+    return found(at)
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("1900", "What if the clock were 1,900 MHz"),
+        ("1,900 MHz", "What if the clock were 1,900 MHz"),
+        ("1.9 ghz", "What if the clock were 1,900 MHz"),
+        ("1.5 ms", "Timeline at 1.5 ms"),
+        ("step 11", "Go to step 11"),
+        ("Iteration=11", "Go to step 11"),
+        ("gpu 2 layer 3", "Go to GPU 2, L3"),
+        ("gpu2/L3/backward", "Go to GPU 2, L3, backward"),
+        ("backward", "Go to backward"),
+        ("gpu 3 vs 1", "GPU 3 vs GPU 1"),
+        ("rank 3 and gpu 1", "GPU 3 vs GPU 1"),
+        ("mfu", "Figure: MFU"),
+        ("tokens/s", "Figure: tokens/s"),
+        ("critical path", "2  Timeline · critical path"),
+        ("largest loss", "Losses · compute: largest loss"),
+        ("gemm", "Kernels of class gemm"),
+    ],
+)
+async def test_the_palette_understands_what_is_typed(typed: str, first: str) -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        assert (await search(at, typed))[0] == first
+
+
+@pytest.mark.parametrize("typed", ["step 99", "gpu 77 layer 3", "12 34", "1900 volts", "gpu", "vs"])
+async def test_what_a_run_lacks_is_no_place_and_no_clock(typed: str) -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        titles = await search(at, typed)
+        assert not [each for each in titles if each.startswith(("Go to", "What if the", "Time at"))]
+
+
+async def test_nothing_that_matches_has_no_explanation() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        await at.press("ctrl+p")
+        about = at.app.screen.query_one("#about", Label)
+        assert str(about.render()).strip()
+        await at.type("zzzz")
+        assert "nothing matches" in at.text() and not str(about.render()).strip()
+
+
+async def test_entries_lead_where_they_say() -> None:
+    run = measured_run()
+    async with explorer((100, 30), run) as at:
+        await search(at, "step 11")
+        await at.press("down", "enter")
+        # The steps next to step 11, compared with it.
+        assert at.frame.level == "iteration" and at.frame.view.baseline == Baseline("", ("11",))
+        await search(at, "gpu 3 layer 2")
+        await at.press("enter")
+        assert dict(at.frame.view.scope) == {"gpu": "3", "layer": "2"}
+        # From within a place it is the same place elsewhere.
+        await search(at, "gpu 1")
+        await at.press("enter")
+        assert dict(at.frame.view.scope) == {"gpu": "1", "layer": "2"}
+        await search(at, "gpu 3 vs 1")
+        await at.press("enter")
+        view = at.frame.view
+        assert (view.name, view.path) == ("compare", ("3", "2"))
+        assert view.baseline == Baseline("", ("1", "2"))
+        await at.press("0")
+        await search(at, "1.5 ms")
+        await at.press("enter")
+        assert at.explore.lanes is not None and at.explore.lanes.seen.at_ns == 1_500_000
+        await search(at, "1650 mhz")
+        await at.press("enter")
+        assert (at.frame.view.name, at.frame.view.of) == ("whatif", "clock=1650")
+        name = run.table.operations[0]
+        await search(at, name)
+        assert f"Find {name}" in found(at)
+
+
+async def test_other_words_at_the_colon_are_searched_for() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        await at.command("step 12")
+        assert found(at)[0] == "Go to step 12"
+        await at.press("escape", "escape")
+        await at.command("caused wait")
+        assert "Column: caused wait" in found(at)
+        await at.press("escape", "escape")
+        await at.command("qwertz")
+        assert at.app.screen is at.explore and "unknown command 'qwertz'" in at.status
