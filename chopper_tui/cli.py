@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
@@ -47,7 +47,53 @@ _DEBUG_HELP: Final = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a usage error in one sentence."""
+    """Takes options by their whole names, and reports a usage error in one sentence."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, **options)
+
+    def parsed(self, words: Sequence[str]) -> argparse.Namespace:
+        """The options of a command line, an address in two words (`RUN ?view=…`) as one."""
+        found, unknown = self.parse_known_args(self._joined(words))
+        if unknown:
+            self.error(self._unknown(unknown))
+        return found
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """The words, those that go on an address with the argument before them."""
+        joined: list[str] = []
+        run, is_value = -1, False
+        for place, word in enumerate(words):
+            if word == "--":
+                return [*joined, *words[place:]]
+            if not is_value and run >= 0 and word.startswith("?") and not os.path.exists(word):
+                has_options = "?" in joined[run] and not os.path.exists(joined[run])
+                joined[run] += f"&{word[1:]}" if has_options else word
+                continue
+            option = self._option_string_actions.get(word)
+            if not is_value and option is None and not word.startswith("-"):
+                run = len(joined)
+            is_value = option is not None and option.nargs != 0
+            joined.append(word)
+        return joined
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        """A sentence about words that the command doesn't take, with the option that is meant."""
+        from difflib import get_close_matches
+
+        from chopper_core.model.address import KEYS
+
+        word, _, value = words[0].partition("=")
+        if not word.startswith("--"):
+            return f"unexpected argument {' '.join(words)}"
+        key, following = word.removeprefix("--"), words[1:2]
+        value = value or (following[0] if following and not following[0].startswith("-") else "…")
+        if key in KEYS and {"address", "run"} & {each.dest for each in self._actions}:
+            return f"unknown option {word}; in an address it is 'RUN?{key}={value}'"
+        known = [each for each in self._option_string_actions if each.startswith("--")]
+        begun = [each for each in known if each.startswith(word)]
+        near = (begun or get_close_matches(word, known, 1, 0.75))[:2]
+        return f"unknown option {word}" + f"; did you mean {' or '.join(near)}?" * bool(near)
 
     def error(self, message: str) -> NoReturn:
         reason = message.removeprefix("argument ")
@@ -174,11 +220,11 @@ def _dispatch(given: list[str]) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(parser, command.OPTIONS)
-        parsed = parser.parse_args(given[1:])
+        parsed = parser.parsed(given[1:])
         if hasattr(parsed, "max_memory"):
             memory.limit_memory(parsed.max_memory)
         return int(command.run(parsed))
-    options = _parser().parse_args(given)
+    options = _parser().parsed(given)
     if options.version:
         from chopper_core.util.escape import escape_each
 
@@ -219,7 +265,7 @@ def _refuse_a_mistyped_command(word: str) -> None:
             )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     from chopper_tui.commands.arguments import ADDRESSES, EXPLORING, add_options
 
     parser = Parser(

@@ -49,6 +49,8 @@ _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
 """Up to this many traces of a directory may be several runs; more are one."""
+_MAX_PROCESSES: Final = 4096
+"""The same where their names are those of processes: a job that is started again writes as many."""
 _MAX_NAMED: Final = 3
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
@@ -309,7 +311,8 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     names = [*windows]
     named = [rank_in_name(name) for name in names]
     are_ranks = None not in named and len(set(named)) == len(named)
-    if not 1 < len(names) <= _MAX_LOOSE or (are_ranks and len(set(map(shape_of_name, names))) == 1):
+    most = _MAX_PROCESSES if all(map(process_in_name, names)) else _MAX_LOOSE
+    if not 1 < len(names) <= most or (are_ranks and len(set(map(shape_of_name, names))) == 1):
         return [[*chain(*windows.values())]]
     names = [name for name in names if family_of(folder / name) is Family.TRACE]
     places = {name: _place(folder / name) for name in names}

@@ -25,12 +25,13 @@ from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.feeds import Feed, FeedCall, LibraryFeed
 from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
+from chopper_core.ingest.other_runs import OtherRuns, of_manifests
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.step_tails import StepTails
 from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles, deleted_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
-from chopper_core.model.recent import AlarmEvent, RecentSamples
+from chopper_core.model.recent import AlarmEvent, OtherRun, RecentSamples
 from chopper_core.model.recent_steps import NO_STEPS, JobSteps
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -91,10 +92,7 @@ class Follower:
         self.alarms = AlarmWatch(())
         self.feeds: tuple[Feed, ...] = ()
         self._feeding: dict[int, FeedCall] = {}
-        self.beside = ""
-        """That the directory holds other runs, too."""
-        self.problem = ""
-        """Why the run can't be read as its files are now."""
+        self._other_runs = OtherRuns()
         self._overrides, self._jobs = overrides, jobs
         self._files = RunFiles(name)
         folder = cache.directory()
@@ -126,6 +124,21 @@ class Follower:
         self.others: Mapping[str, Run] = {}
         """The runs that it is compared with."""
         self.run: Run | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why the run can't be read as its files are now."""
+        return self.recent.problem
+
+    @problem.setter
+    def problem(self, text: str) -> None:
+        self.recent.problem = text
+
+    @property
+    def beside(self) -> str:
+        """That the directory holds other runs, too."""
+        count = len(self.recent.others)
+        return f"newest of {count + 1} runs here" if count else ""
 
     @property
     def folder(self) -> Path:
@@ -255,19 +268,19 @@ class Follower:
 
     def _read_once(self, progress: Progress) -> None:
         state, began = self._files.state(), time.monotonic()
+        others: list[OtherRun] = []
         if self.load is not None:
             self.run = self.load(progress)
             self._noted(state, began)
             return
         paths = paths_of(self.name)
         try:
-            run, self.beside = self._read_again(self.name, progress), ""
+            run = self._read_again(self.name, progress)
         except DataError:
-            newest, count = self._newest_run(state)
+            newest, others = self._newest_run(state)
             if not newest:
                 raise
             run = replace(self._read_again(newest, progress), name=self.name)
-            self.beside = f"newest of {count} runs here"
         # Tails that begin belong to the new run: another thread may read them at once.
         before, self.run = self.run, replace(run, recent=self.recent, others=self.others)
         if before and not (before.gpus == run.gpus and {*before.identities} <= {*run.identities}):
@@ -276,6 +289,9 @@ class Follower:
         for file in discover(paths, Family.TELEMETRY).files:
             self._tails.setdefault(file.path, Tail(file.path))
         self._recorded, self._inputs = recorded_at(paths), {*inputs_of(run)}
+        if self._recorded is not None and len(paths) == 1:
+            others += of_manifests(self._recorded.manifests)
+        self.recent.others = tuple(sorted(others, key=lambda each: -each.newest_s))
         self.recent.has_ended = self._recorded is not None and self._recorded.has_ended
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
         self._noted(state, began)
@@ -292,18 +308,19 @@ class Follower:
             read_logs=self._logs.read,
         )
 
-    def _newest_run(self, state: Mapping[str, FileState]) -> tuple[str, int]:
-        """The files without the traces of all runs but the one that was written last, and how many
-        runs there are; '' for a single one."""
+    def _newest_run(self, state: Mapping[str, FileState]) -> tuple[str, list[OtherRun]]:
+        """The files without the traces of all runs but the one that was written last, and these
+        other runs; '' for a single one."""
         try:
-            runs = [each.path.split(",") for each in find_runs([self.name])]
+            runs = find_runs([self.name])
         except ChopperError:
-            return "", 0
-        if len(runs) < 2 or not all(path in state for run in runs for path in run):
-            return "", 0
-        runs.sort(key=lambda run: max(state[path][1] for path in run))
-        earlier = {path for run in runs[:-1] for path in run}
-        return ",".join(path for path in state if path not in earlier), len(runs)
+            return "", []
+        if len(runs) < 2 or not all(path in state for run in runs for path in run.path.split(",")):
+            return "", []
+        runs.sort(key=lambda run: max(state[path][1] for path in run.path.split(",")))
+        earlier = {path for run in runs[:-1] for path in run.path.split(",")}
+        others = self._other_runs.found(self.name, runs[:-1], state)
+        return ",".join(path for path in state if path not in earlier), others
 
     def _read_samples(
         self, found: FoundFiles, run: Run | None, progress: Progress

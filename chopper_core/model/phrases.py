@@ -31,6 +31,11 @@ _SMALL: Final = [
 BETWEEN_FACTS: Final = " · "
 
 
+def level_title(level: str) -> str:
+    """A level as people say it: `GPU`, `step`, `layer`."""
+    return {"gpu": "GPU", "iteration": "step"}.get(level, level)
+
+
 def facts(*parts: str) -> str:
     """A line of figures, the one to read first: `739.9 ms · 41.2 % of peak`."""
     return BETWEEN_FACTS.join(filter(None, parts))
@@ -50,6 +55,16 @@ def with_article(text: str) -> str:
     """A number with the article that it is read with: `a 6.2 %`, `an 8.4 %`, `an 11 %`."""
     is_vowel = text.startswith("8") or text.partition(" ")[0].partition(".")[0] in ("11", "18")
     return f"{'an' if is_vowel else 'a'} {text}"
+
+
+def age_text(age_s: float) -> str:
+    """An age in whole tens of seconds, minutes, hours or days: text that changes seldom."""
+    if age_s < 120:
+        return f"{max(age_s, 0.0) // 10 * 10:.0f} s"
+    for size_s, name, most in ((60, "min", 120), (3600, "h", 48)):
+        if age_s < most * size_s:
+            return f"{age_s // size_s:.0f} {name}"
+    return f"{age_s // 86_400:,.0f} days"
 
 
 def count(number: int, word: str) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.phrases import age_text, count
 from chopper_core.model.recent_steps import RecentSteps
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.units import Unit
@@ -137,6 +138,25 @@ class NodeProcess(Struct, frozen=True):
     """'' where unknown, as of processes outside a container."""
 
 
+class OtherRun(Struct, frozen=True):
+    """A run in the directory of the one that is followed, as far as is known without reading it."""
+
+    name: str
+    """Its path below the directory."""
+    ranks: int
+    step: int
+    """Its newest step; -1 where that isn't known."""
+    newest_s: float
+    """When it was written last, in seconds since the epoch."""
+
+    def text(self, now_s: float) -> str:
+        """What it is, in a few words."""
+        parts = [count(self.ranks, "rank")] * (self.ranks > 0)
+        parts += [f"newest step {self.step:,}"] * (self.step >= 0)
+        parts.append(f"written {age_text(now_s - self.newest_s)} ago")
+        return f"{self.name}: {', '.join(parts)}"
+
+
 class RecentSamples:
     """The latest samples of each signal of each GPU, and how fresh they are."""
 
@@ -154,6 +174,10 @@ class RecentSamples:
         """Of this node, by their number."""
         self.processes: tuple[NodeProcess, ...] = ()
         """On the GPUs of this node."""
+        self.problem = ""
+        """Why the run can't be read as its files are now."""
+        self.others: tuple[OtherRun, ...] = ()
+        """The runs in the same directory, the newest first."""
         self.events: list[AlarmEvent] = []
         """The latest alarms, the newest last."""
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.phrases import age_text
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
     counts_of,
@@ -219,7 +220,7 @@ class RecentSteps:
             return ""
         if not all(each.now.is_step for each in running):
             return ""
-        return f"no step for {_rounded(age_s)}: {'; '.join(_places(running, len(running)))}"
+        return f"no step for {age_text(age_s)}: {'; '.join(_places(running, len(running)))}"
 
     def doing(self, now_s: float) -> str:
         """What else the job does now, and for how long; '' where it trains."""
@@ -229,14 +230,7 @@ class RecentSteps:
             return ""
         age_s = now_s - min(each.changed_s for each in other)
         places = "; ".join(_places(other, len(running)))
-        return f"{places} for {_rounded(age_s)}" if age_s >= _STALL_S else ""
-
-
-def _rounded(age_s: float) -> str:
-    """An age in whole tens of seconds, minutes or hours: text that changes seldom."""
-    if age_s < 120:
-        return f"{age_s // 10 * 10:.0f} s"
-    return f"{age_s // 60:.0f} min" if age_s < 120 * 60 else f"{age_s // 3600:.0f} h"
+        return f"{places} for {age_text(age_s)}" if age_s >= _STALL_S else ""
 
 
 def _places(own: list[_Process], count: int) -> Iterator[str]:

@@ -333,7 +333,7 @@ class NodeSampler:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="python -m chopper_core.record.sampler")
+    parser = ArgumentParser(prog="python -m chopper_core.record.sampler", allow_abbrev=False)
     parser.add_argument("run", type=Path)
     parser.add_argument("--period-ms", type=float, default=PERIOD_S * 1e3)
     parser.add_argument("--parent", type=int, default=0, help="end with this process")

@@ -64,6 +64,7 @@ _MOST_CARDS: Final = 12
 _MOST_PROCESSES: Final = 16
 _NUMBER: Final = r"\d{1,9}"
 _MOST_WINDOWS: Final = 2
+_MOST_OTHERS: Final = 3
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
 _LINKS: Final = (
     *("nvlink_gbps", "nvlink_read_gbps", "nvlink_write_gbps"),
@@ -271,6 +272,11 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         target = opens(view, str(event.gpu)) if event.gpu in gpus else View(view.run)
         sign = ("▲" if event.holds else "●") + strftime(" %H:%M:%S", localtime(event.began_s))
         cards.append(Card((sign,), event.text, address.render(target)))
+    if run.recent is not None:
+        whole, now_s = address.render(View(view.run)), clock()
+        cards = [Card(("!",), run.recent.problem, whole)] * bool(run.recent.problem) + cards
+        others = run.recent.others[:_MOST_OTHERS]
+        cards += [Card(("other run",), each.text(now_s), whole) for each in others]
     number = newest(steps) if steps is not None else None
     if steps is not None:
         cards += _window_cards(view, steps, job_steps(run))

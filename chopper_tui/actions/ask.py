@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from operator import attrgetter
 from textwrap import wrap
+from time import time as clock
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -326,13 +327,22 @@ async def notes(screen: Explorer, _: str) -> None:
     from rich.text import Text
 
     width = reading_width(screen)
-    parts = ["\n".join(wrapped(note, width)) for note in screen.frame.notes]
+    shown = [*screen.frame.notes, *_followed_notes(screen.run)]
+    parts = ["\n".join(wrapped(note, width)) for note in shown]
     if not isinstance(screen.run, SeveralRuns):
         parts.append(await run_in_thread(_sources_text, screen.run, width))
     if not parts:
         raise UsageError("there are no notes on this table")
-    title = "Notes and sources" if screen.frame.notes else "Sources"
+    title = "Notes and sources" if shown else "Sources"
     screen.read(title, Text("\n\n".join(parts)), passes_digits=True)
+
+
+def _followed_notes(run: Run) -> list[str]:
+    """What the first line of a run that is followed may have no room for."""
+    if run.recent is None:
+        return []
+    others = [f"in the same directory: {each.text(clock())}" for each in run.recent.others]
+    return [*filter(None, [run.recent.problem]), *others]
 
 
 def _sources_text(run: Run, width: int) -> str:

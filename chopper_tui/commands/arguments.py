@@ -44,6 +44,9 @@ READING: Final = f"""
     --base-parallel LAYOUT | the layout of the baseline, if it differs from --parallel
     several --set [RUNS:]GBS=128,SEQ=4096 | settings of the run, or of runs whose names match a
         pattern: tokens per second and joules per token follow from them{CACHING}"""
+PLAYING: Final = """
+    --play FILE | replay keys (a key, text "..." or :command per line)
+    --size WxH | screen size of --play"""
 EXPLORING: Final = f"""
     --watch | follow the run while it is written
     --interval S | seconds between two looks at its files; default: 1
@@ -52,9 +55,7 @@ EXPLORING: Final = f"""
     --export-metrics ADDRESS | with --watch: answer scrapes of Prometheus at 127.0.0.1:PORT
     --exit-on-alarm | leave with code 4 at the first alarm
     --format {{jsonl}} | with --watch: write a line of JSON per step and second
-    --no-mouse | leave the mouse to the terminal
-    --play FILE | replay keys (a key, text "..." or :command per line)
-    --size WxH | screen size of --play
+    --no-mouse | leave the mouse to the terminal{PLAYING}
     --ascii | draw with ASCII characters only{READING}"""
 RUN_SET: Final = """
     several --set [RUNS:]TP=2,PP=16 | settings of all runs, or of those whose names match a pattern

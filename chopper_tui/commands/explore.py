@@ -60,7 +60,8 @@ def explore(address: str, options: Namespace) -> int:
     if options.play or can_draw() is None:
         view = home_of(view)
     if options.play:
-        return _play(view, options)
+        # Loaded first: processes can't be started under the app, which captures standard error.
+        return play_keys(open_with_progress(view, options), view, options)
     if can_draw() is not None:
         from chopper_core.views.query import query
         from chopper_tui.export import printed
@@ -160,7 +161,8 @@ def _write_lines(view: View, options: Namespace) -> int:
     return 0
 
 
-def _play(view: View, options: Namespace) -> int:
+def play_keys(run: Run, view: View, options: Namespace) -> int:
+    """Write the screen of a run after the keys in a file."""
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_tui.terminal import prepare_environment
 
@@ -169,8 +171,6 @@ def _play(view: View, options: Namespace) -> int:
     from chopper_tui.play import keys_of, play
 
     keys = keys_of(options.play)
-    # Loaded first: processes can't be started under the app, which captures standard error.
-    run = open_with_progress(view, options)
     shown = ASCII if options.ascii else UNICODE
     app = ChopperApp(lambda _: run, view, glyphs=shown, as_text=True)
     write(escape_lines(play(app, keys, options.size)))

@@ -8,10 +8,11 @@ from typing import Final
 
 from textual import events
 
-from chopper_core.model.phrases import facts
+from chopper_core.model.phrases import BETWEEN_FACTS, facts
 from chopper_core.model.recent import FRESH
 from chopper_core.render.cells import (
     baseline_title,
+    beginning,
     cell_width,
     crumb,
     cut_title,
@@ -39,6 +40,8 @@ _WIDE: Final = 80
 _HELP_HINT: Final = "? help"
 _SHORT: Final = 4
 """Letters of a place's name on a narrow screen."""
+_MIN_NEWS: Final = 24
+"""Cells of what changed in the run's files."""
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
 
@@ -67,7 +70,8 @@ class Crumbs(Pane):
             mark = _LONG_MARKS.get(mark, mark)
         right = [(f" {mark}", "dim")] if mark else []
         if self.news:
-            news = elide(clean(self.news), max(width - width_of(right) - 3, 8), self.glyphs)
+            room = max(width - width_of(right) - _MIN_STEP_CELLS, _MIN_NEWS)
+            news = _shortened(clean(self.news), room, self.glyphs)
             right = [(f"  {news} ", "good" if news == FRESH else "warning"), *right]
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
@@ -108,6 +112,21 @@ class Crumbs(Pane):
         view = frame.view
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
         return [run, *(crumb(level, label) for level, label in view.scope)]
+
+
+def _shortened(news: str, room: int, glyphs: Glyphs) -> str:
+    """What changed in a room: its last fact, which is how fresh the data is, stays whole.
+
+    What is left out of the others is in the notes.
+    """
+    if cell_width(news) <= room:
+        return news
+    *_, age = news.split(BETWEEN_FACTS)
+    more = f" (!){BETWEEN_FACTS}{age}"
+    before = news.removesuffix(age).removesuffix(BETWEEN_FACTS)
+    if not before or cell_width(more) + len(glyphs.ellipsis) >= room:
+        return elide(news, room, glyphs)
+    return beginning(before, room - cell_width(more), glyphs) + more
 
 
 def strip_of_tabs(current: str, room: int, tabs: Sequence[tuple[str, str, bool]]) -> Pieces:

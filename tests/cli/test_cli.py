@@ -191,6 +191,42 @@ def test_what_is_given_wrongly_is_told_in_a_sentence(
     assert line.startswith(says) and line.endswith("--help` lists its options")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # Not taken for `--base-parallel`, as an abbreviation would be.
+        (["RUN", "--base", "other"], "unknown option --base; in an address it is 'RUN?base=other'"),
+        (["show", "RUN", "--view=kernels"], "in an address it is 'RUN?view=kernels'"),
+        (["show", "RUN", "--colums", "x"], "unknown option --colums; did you mean --columns?"),
+        (["show", "RUN", "--magic"], "chopper show: unknown option --magic; `chopper show --help`"),
+        (["info", "RUN", "second"], "unexpected argument second"),
+    ],
+)
+def test_an_unknown_option_names_the_one_that_is_meant(
+    words: list[str], said: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(trace) if word == "RUN" else word for word in words])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["RUN?view=kernels&by=class"], ["RUN", "?view=kernels&by=class"],
+     ["RUN", "--width", "90", "?view=kernels", "?by=class"], ["RUN?view=kernels", "?by=class"]],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [[], ["show"]])
+def test_an_address_may_be_two_words(
+    words: list[str], command: list[str], trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not command and "--width" in words:
+        words = [words[0], "--jobs", "1", *words[3:]]
+    given = [word.replace("RUN", str(trace)) for word in words]
+    assert main([*command, *given]) == 0
+    shown = capsys.readouterr().out
+    assert "kernels by class" in shown and "gemm" in shown
+
+
 @pytest.mark.parametrize("shift", ["+1.5s", "=1s", "x=inf", "x=nan", "x=soon"])
 def test_a_clock_shift_needs_a_name_and_a_time(
     trace: Path, capsys: pytest.CaptureFixture[str], shift: str

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.ingest import follow
+from chopper_core.ingest import discovery, follow
 from chopper_core.ingest import tail as tail_of
 from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.follow import Follower, follow_lines, has_end
@@ -24,6 +24,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.ingest.replay import replay_run
 from chopper_core.ingest.tail import Tail
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Cards
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
@@ -155,9 +156,10 @@ def test_a_trace_whose_writer_is_gone_is_read_as_far_as_it_got(
 
 
 def test_of_two_runs_in_a_directory_the_newest_is_followed(
-    folder: Path, follower: Follower
+    folder: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that was started again beside its older files: the same steps, by other processes."""
+    monkeypatch.setattr(discovery, "_MAX_LOOSE", 3)  # However many ranks it has.
     for rank in ranks_of(2, 3, 2):
         written(folder, rank, 1000 + rank.rank)
     before = {source.path for source in follower.open().sources}
@@ -169,6 +171,18 @@ def test_of_two_runs_in_a_directory_the_newest_is_followed(
     now = {source.path for source in run.sources}
     assert len(now) == 2 and not now & before
     assert follower.beside == "newest of 2 runs here" and run.name == str(folder)
+    # What the other one is: two processes, whose newest step is 4; it was written just now.
+    (other,) = follower.recent.others
+    assert (other.ranks, other.step) == (2, 4) and other.name.startswith("node1_10")
+    assert other.text(other.newest_s + 7300).endswith(": 2 ranks, newest step 4, written 2 h ago")
+    (card,) = (
+        card
+        for chart in query(run, parse("R?view=live")).charts
+        if isinstance(chart, Cards)
+        for card in chart.cards
+        if card.figures == ("other run",)
+    )
+    assert card.text == other.text(time.time())
     many = [f"{folder}/rank{number}.json" for number in range(200)]
     assert [str(path) for path in paths_of(",".join(many))] == many
 

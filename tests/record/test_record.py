@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from chopper_core.ingest.open import open_run
+from chopper_core.ingest.other_runs import of_manifests
 from chopper_core.ingest.recorded import recorded_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
@@ -235,6 +236,8 @@ def test_a_job_that_is_queued_again_goes_into_numbered_parts(tmp_path: Path) -> 
         assert (tmp_path / "run" / part / "step4" / "rank0.json.gz").is_file()
     recorded = recorded_at([tmp_path / "run"])
     assert recorded is not None and len(recorded.manifests) == 3 and recorded.has_ended
+    others = [(each.name, each.ranks, each.step) for each in of_manifests(recorded.manifests)]
+    assert others == [("run", 1, 11), ("part2", 1, 11)]  # Of twelve, from 0 on.
     run = open_run(str(tmp_path / "run"))
     assert [Path(each.path).parts[-3] for each in run.sources] == ["part3"]
     assert "part2" in {Path(path).name for path, why in run.skipped if "earlier start" in why}

@@ -281,7 +281,7 @@ def test_every_second_of_a_followed_job(tmp_path: Path) -> None:
             assert f"median {np.median(mean[3:]) / MS:.4g} ms" in head
             assert "rank 1 is slowest, +" in head
             chart = frame.charts[0]
-            assert chart.series[0].numbers.tolist() == [each / MS for each in mean[-240:]]
+            assert chart.numbers.tolist() == [each / MS for each in mean[-240:]]
             assert frame.row(1)["now_step"] == len(mean) - 1
         assert not follower.tail()  # Nothing new: nothing is drawn.
         number = len(done[0])

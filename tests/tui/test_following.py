@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -180,6 +181,25 @@ async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
         assert driven.lines()[3:-3] == before
         await driven.press("space")
         await until(driven, "1655")
+
+
+async def test_a_long_problem_leaves_the_age_of_data_on_the_line_and_opens_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = f"{folder}/{'rank' * 30}0.json and the one next to it have the same rank"
+    async with following(folder, "?view=live") as driven:
+        await until(driven, "1697")
+        follower = driven.app.follower
+        assert follower is not None
+        monkeypatch.setattr(follower, "_noted", lambda *_: None)
+        follower.problem = problem
+        follower.recent.newest_s = time.time() - 100
+        await until(driven, "last data 1")
+        line = driven.lines()[1]
+        assert re.search(r"… \(!\) · last data 1\d\d s ago", line), line
+        await driven.press("!")
+        shown = "".join(re.findall(r"│ (.*?) *│", driven.text()))
+        assert problem.replace(" ", "") in shown.replace(" ", "")
 
 
 @pytest.mark.sweep

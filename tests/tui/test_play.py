@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.play import keys_of, play, played
+from tests.cli.test_cli import TRACE
 from tests.tui.explorer import explorer, sample_run
 
 SCRIPT = '# a comment\n\ndown\nenter\n:sort -time\n/\ntext "1[01]"\nenter\n'
@@ -52,6 +54,16 @@ async def test_it_is_the_screen_that_a_person_sees() -> None:
     assert await played(app, ["enter", "j"], (100, 20)) == expected
 
 
+def test_a_table_of_runs_takes_keys_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank0.json").write_text(json.dumps(TRACE), encoding="utf-8")
+    keys = written(tmp_path, "down\n")
+    assert main(["runs", str(tmp_path), "--play", keys, "--size", "100x20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 20 and any("▌ two" in line for line in lines)
+
+
 def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--play", str(tmp_path / "none.txt")]) == 1
     assert "none.txt" in capsys.readouterr().err
@@ -63,4 +75,4 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, "1\ndown\nenter\n")
     assert main(["demo", "--play", script, "--size", "70x18", "--jobs", "2"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert len(lines) == 18 and "GPU 1" in lines[0]
+    assert len(lines) == 18 and "GPU 1" in lines[1]

@@ -13,7 +13,7 @@ from chopper_core.model.settings import given_settings
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.views import RUNS
-from chopper_tui.commands.arguments import CACHING, RUN_SET, TABLE
+from chopper_tui.commands.arguments import CACHING, PLAYING, RUN_SET, TABLE
 from chopper_tui.commands.options import progress_line
 from chopper_tui.commands.output import print_frame
 from chopper_tui.terminal import can_draw
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from chopper_core.extensions.runs.run_set import RunSet
     from chopper_core.ingest.follow import Follower
 
+_SHARED: Final = f"{PLAYING}{TABLE}{CACHING}"
 DESCRIPTION: Final = (
     "Settings, speed, power and heat of all runs below directories, a row each.\n"
     "On a terminal they open in the explorer."
@@ -36,7 +37,7 @@ OPTIONS: Final = f"""
     --of COLUMN | the figure of --sweep
     --pareto A,B | runs that no other run beats in both figures
     --watch | show runs that come, and those that end, while jobs write them
-    --interval S | seconds between two looks at the directories; default: 1{TABLE}{CACHING}"""
+    --interval S | seconds between two looks at the directories; default: 1{_SHARED}"""
 EPILOG: Final = """\
 Settings of a run (model, tp, pp, microbatch …) come from --set and --name,
 else from a manifest (chopper.json, manifest.yaml), the job's .yaml, or names.
@@ -58,7 +59,8 @@ def run(options: Namespace) -> int:
 
         follower = follower_of(options, view)
         return show_run(follower.open, view, follower=follower, is_ascii=options.ascii)
-    if can_draw() is None and not (options.format or options.output or options.limit):
+    is_table = options.format or options.output or options.limit
+    if can_draw() is None and not (is_table or options.play):
         from chopper_tui.commands.explore import show_run
 
         shown = set_of_options(options, view.run)
@@ -66,6 +68,10 @@ def run(options: Namespace) -> int:
     with progress_line() as progress:
         runs = set_of_options(options, view.run)
         all_read(runs, progress)
+    if options.play:
+        from chopper_tui.commands.explore import play_keys
+
+        return play_keys(runs, view, options)
     print_frame(query(runs, view), options)
     return 0
 
