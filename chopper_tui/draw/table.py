@@ -331,7 +331,7 @@ def plan(
     names = None
     if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
         names = row_names(frame, glyphs)
-    longest = _longest_name(frame, names, full_names)
+    longest = _longest_name(frame, names, full_names, width)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     sparks: Sequence[SparkColumn] = ()
     if frame.sparks and len(frame):
@@ -637,10 +637,11 @@ def _column_of_figures(
     )
 
 
-def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:
+def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool, width: int) -> int:
+    """The cells of the longest name; of what is longer than a line, `width` or more."""
     if names is None:
         names = frame.labels
         if len(names) <= _MAX_SHORTENED_TOGETHER:
             names = [shown_name(name, frame.level, full_names) for name in names]
     title = len(level_title(frame.level)) + 1
-    return max(title, longest_width(names))
+    return max(title, longest_width([name[:width] for name in names]))

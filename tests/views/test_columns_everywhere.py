@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.sample_definitions import DECLARED
 from chopper_core.analyses.step_parts import COMPUTE_PARTS, part_column
 from chopper_core.columns import METRICS
 from chopper_core.graph.collectives import collectives_of
@@ -344,3 +345,63 @@ def test_parts_of_some_gpus_are_divided_in_every_view(run: Run) -> None:
     assert "mfu_pct" in tree.extrapolated_total
     of_all = query(run, parse("R?order=phase&columns=mfu_pct")).total["mfu_pct"]
     assert tree.total["mfu_pct"] == pytest.approx(of_all, rel=0.1)
+
+
+def test_samples_in_the_time_of_a_row_are_columns_of_the_tree(run: Run) -> None:
+    """By a loop over the samples of a GPU and the activities of an operation on it."""
+    names = ("mean_gfx_mhz", "peak_power_w", "peak_at_ns", "lowest_gfx_mhz", "p95_power_w")
+    asked = f"R:gpu=2/phase=backward?order=gpu,phase,operation&columns={','.join(names)}"
+    found = query(run, parse(asked))
+    rows = run.tree_of(found.view).node(("2", "backward")).rows.tolist()
+    table = run.table
+    label = next(label for label in found.labels if label.startswith("mlp_dp"))
+    spans = sorted(
+        (int(table.start_ns[row]), int(table.start_ns[row] + table.duration_ns[row]))
+        for row in rows
+        if table.text_of("operation", int(table.operation[row])) == label
+    )
+
+    def samples(name: str) -> list[tuple[float, int, int]]:
+        """Value, time in which the operation runs, and middle of each sample with any."""
+        curve = run.measured[name].curves[2]
+        edges = curve.edges_ns.reshape(-1, 2).tolist()
+        known = []
+        for (begin, end), value in zip(edges, curve.interval_values().tolist(), strict=True):
+            inside, at = 0, begin
+            for first, last in spans:
+                at = max(at, first)
+                inside += max(min(last, end) - at, 0)
+                at = max(at, min(last, end))
+            if inside:
+                known.append((value, inside, begin + (end - begin) // 2))
+        return known
+
+    clock, power = samples("gfx_mhz"), samples("power_w")
+    row = found.row(found.labels.index(label))
+    whole = sum(weight for _, weight, _ in clock)
+    assert row["mean_gfx_mhz"] == pytest.approx(sum(v * w for v, w, _ in clock) / whole)
+    assert row["lowest_gfx_mhz"] == min(value for value, _, _ in clock)
+    most = max(power)[0]
+    assert row["peak_power_w"] == most
+    assert row["peak_at_ns"] in [at - run.origin_ns for value, _, at in power if value == most]
+    below = 0
+    for value, weight, _ in sorted(power):
+        below += weight
+        if below >= 0.95 * sum(each for _, each, _ in power):
+            assert row["p95_power_w"] == value
+            break
+
+
+def test_samples_of_gpus_are_those_of_the_view_power(run: Run) -> None:
+    names = [name for name in DECLARED if name in METRICS]
+    tree = query(run, parse(f"R?columns={','.join(names)}"))
+    shown = query(run, parse(f"R?view=power&columns={','.join(names)}"))
+    for name in names:
+        assert tree.values[name].known() == pytest.approx(
+            shown.values[name].known(), nan_ok=True
+        ), name
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
+    peaks = {label: tree.row(number) for number, label in enumerate(tree.labels)}
+    highest = max(peaks, key=lambda label: float(peaks[label]["peak_power_w"] or 0))
+    assert tree.total["peak_at_ns"] == peaks[highest]["peak_at_ns"]
+    assert tree.total["peak_power_w"] == peaks[highest]["peak_power_w"]

@@ -162,7 +162,7 @@ def _uncompared(run: Run, view: View, why: str) -> ViewResult:
     traffic = traffic_columns(run, view, gpus)
     own = [
         (rank_figures.ITERATION_TIME, numbered([each_ns.get(gpu) for gpu in gpus])),
-        *(columns_of_samples(run, found, None) if len(found) == len(gpus) else ()),
+        *(columns_of_samples(run, found) if len(found) == len(gpus) else ()),
         *traffic,
     ]
     alone = len(gpus) - len(traced)
