@@ -233,7 +233,8 @@ def candidates(run: Run, view: View) -> ViewResult:
             for text, time_ns in _times_of_children(run, parent).items():
                 if text != label:
                     there = Baseline("", (*before, text, *after))
-                    found.append(_Candidate(f"{level_title(level)} {text}", view, there, time_ns, own_ns))
+                    name = f"{level_title(level)} {text}"
+                    found.append(_Candidate(name, view, there, time_ns, own_ns))
     at = view
     found += _among_children(run, at)
     while not found and at.level not in ("operation", "kernel"):
