@@ -11,11 +11,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.units import significant
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render_frame
-from chopper_core.render.cells import column_texts, level_title
+from chopper_core.render.cells import column_texts
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.atomic import publish

@@ -19,7 +19,7 @@ from chopper_core.model.hardware import ElementType, Hardware
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import first_equal, quantiles_of, ranked
-from chopper_core.work.kernel_classes import kernel_class
+from chopper_core.work.kernel_classes import kernel_classes
 
 _MAX_ROWS: Final = 1 << 20
 """Of more activities every n-th is taken."""
@@ -86,7 +86,7 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
     # An exponent within its error of 0 or 1 is taken as 0 or 1.
     exponent = np.where(high >= 1, 1.0, np.where(low <= 0, 0.0, exponent))
     first = first_equal(group, np.arange(len(keys)))
-    names = [kernel_class(table.names[code]) for code in table.kernel[first].tolist()]
+    names = kernel_classes([table.names[code] for code in table.kernel[first].tolist()])
     classes: dict[str, int] = {}
     owner = np.array([classes.setdefault(name, len(classes)) for name in names])
     by_class = _by_class(owner, exponent, fits)

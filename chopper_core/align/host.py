@@ -29,7 +29,7 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.util.patterns import late
-from chopper_core.work.kernel_classes import is_communication, kernel_class
+from chopper_core.work.kernel_classes import is_communication, kernel_class, kernel_classes
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
@@ -243,8 +243,11 @@ class Host:
 
     @cached_property
     def _kernels(self) -> Index:
-        """The names of activities."""
-        return _used(self.trace.names, self.trace.activities.name)
+        """The names of activities; their classes, which are asked for again and again one by one,
+        are looked up together."""
+        used = _used(self.trace.names, self.trace.activities.name)
+        kernel_classes([self.trace.names[code] for code in used.tolist()])
+        return used
 
     def calls(self, pattern: re.Pattern[str]) -> Mask:
         return codes_matching(self.trace.names, self.trace.launches.name, pattern, self._called)

@@ -37,7 +37,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import combined, maxima_of, ranked, sums_of
-from chopper_core.work.kernel_classes import FUSED, kernel_class
+from chopper_core.work.kernel_classes import FUSED, kernel_class, kernel_classes
 
 LEVEL: Final = "shape"
 NO_SHAPE: Final = "no shape: "
@@ -172,7 +172,7 @@ def shape_notes(run: Run, whole: Groups, base: Base) -> tuple[str, ...]:
 @add_split("class")
 def _classes(table: KernelTable) -> SplitCodes:
     words: dict[str, int] = {}
-    of_name = [words.setdefault(kernel_class(name), len(words)) for name in table.names]
+    of_name = [words.setdefault(each, len(words)) for each in kernel_classes(table.names)]
     return np.array(of_name, np.int32)[table.kernel], tuple(words)
 
 

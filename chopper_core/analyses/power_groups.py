@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,16 +10,17 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE
 from chopper_core.analyses.power_samples import OF_STEPS
-from chopper_core.analyses.rows import GpuRows, LabelledRows, Own
+from chopper_core.analyses.rows import GROUP_GPUS, GpuRows, LabelledRows, Own
+from chopper_core.analyses.sample_definitions import of_several, text_of_several
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC
 from chopper_core.analyses.step_traffic import traffic_together
-from chopper_core.columns import Values, columns, numbered
+from chopper_core.columns import METRICS, Values, columns, numbered
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.phrases import differs, facts
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, scaled_text
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Index
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ratios
 
@@ -36,8 +37,6 @@ _SPREAD: Final = {
 """Column → the figure of which it has the largest minus the smallest of the row's GPUs."""
 COLUMNS: Final = columns(
     """
-    group_gpus | | its GPUs
-        The number of the row's GPUs.
     power_spread_w | W | spread W
         Largest minus smallest mean_power_w of the row's GPUs.
     hot_spread_c | °C | spread °C
@@ -48,16 +47,6 @@ COLUMNS: Final = columns(
     missing="fewer than two GPUs of the row have such telemetry",
     source="telemetry",
 )
-_SUMS: Final = ("mean_power_w", "bursts")
-_LARGEST: Final = ("peak", "hottest", "max", "longest")
-_SMALLEST: Final = ("lowest",)
-_TOGETHER: Final = " Of the GPUs of the row together: {}."
-_TEXTS: Final[dict[Callable[[Float64], float], str]] = {
-    np.sum: "the sum",
-    np.max: "the largest",
-    np.min: "the smallest",
-    np.mean: "the mean",
-}
 
 
 def places_in(gpus: Sequence[int], some: Sequence[int]) -> Index:
@@ -83,21 +72,25 @@ def of_groups(
     """
     rows = _rows(run, gpus, by)
     by_name = {metric.name: values for metric, values in own}
+    figures = {name: values.known() for name, values in by_name.items()}
     members = [places_in(energy.gpus, [gpus[at] for at in places]) for places in rows.members]
-    found: Own = [(COLUMNS["group_gpus"], numbered([len(places) for places in rows.members]))]
+    found: Own = [(GROUP_GPUS, numbered([len(places) for places in rows.members]))]
     steps = energy_columns(energy, members)
     joules = steps[0][1].known()
     found += [*steps, (OF_STEPS["energy_pct"], numbered(100.0 * ratios(joules, joules.sum())))]
     for metric, values in own:
         if metric.name in OF_STEPS or values.words is not None:
             continue
-        how, known = _how(metric.name), values.known()
+        known = values.known()
         if metric.name in TRAFFIC:
             sums = traffic_together(run, gpus, metric.name, known, rows.members)
             found.append((metric, numbered(sums)))
             continue
-        together = replace(metric, definition=metric.definition + _TOGETHER.format(_TEXTS[how]))
-        numbers = [how(known[at]) if np.isfinite(known[at]).all() else None for at in rows.members]
+        together = metric
+        if metric.name not in METRICS:
+            text = text_of_several(metric.name)
+            together = replace(metric, definition=metric.definition + text)
+        numbers = [of_several(metric.name, figures, at) for at in rows.members]
         found.append((together, numbered(numbers)))
     for name, of in _SPREAD.items():
         known = by_name[of].known()
@@ -105,14 +98,6 @@ def of_groups(
         few = [np.isfinite(known[places]).sum() < 2 for places in rows.members]
         found.append((COLUMNS[name], numbered(np.where(few, np.nan, spread))))
     return rows, found, _spread_of(by, rows, by_name)
-
-
-def _how(name: str) -> Callable[[Float64], float]:
-    if name in _SUMS:
-        return np.sum
-    if name.startswith(_LARGEST):
-        return np.max
-    return np.min if name.startswith(_SMALLEST) else np.mean
 
 
 def _rows(run: Run, gpus: Sequence[int], by: str) -> GpuRows:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.rows import Own
+from chopper_core.analyses.sample_definitions import (
+    DECLARED,
+    MOST_SAMPLED,
+    NEEDS,
+    PEAK_AT,
+    TIME,
+    of_several,
+)
 from chopper_core.analyses.samples import (
     NO_SAMPLES,
     Sampled,
@@ -19,17 +28,26 @@ from chopper_core.analyses.samples import (
     spans_of,
     spans_of_windows,
 )
+from chopper_core.analyses.step_columns import StepCells
 from chopper_core.analyses.step_times import step_windows, untraced_in
-from chopper_core.columns import Values, columns, computed_column, numbered
+from chopper_core.columns import (
+    METRICS,
+    Scope,
+    Values,
+    columns,
+    computed_column,
+    numbered,
+)
 from chopper_core.columns.metric import quotient
 from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
 from chopper_core.model.groups import Groups
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import counts_of, ranked, ratios, sums_of
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.grouping import counts_of, ranked, ratios, run_starts, stable_order, sums_of
 
 ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
 """The quantiles that the original takes of windows."""
@@ -50,107 +68,12 @@ WINDOW_NS: Final = 100e6
 BURST: Final = 1.1
 """A burst of power exceeds the mean by this factor."""
 AT_LIMIT: Final = 0.98
-_TIME: Final = (
-    "over the scope's time on the GPU: of steps from the first start to the last end, of "
-    "deeper levels while any activity runs"
-)
-_WEIGHTED: Final = "is the mean over the durations of the activities"
-_NEEDS: Final = "no such telemetry of the GPU in the scope's time"
 _SLOWER: Final = (
     "the duration of the kernels that start in the time of a sample of the clock, over the mean of "
     "kernels of the same name, operation and phase; compute that nothing overlaps"
 )
-_PER_DIE: Final = "telemetry has no such value per die: MI300X needs amd-smi metric or gpu_metrics"
 _ALL_TIME: Final = "no telemetry of power or energy for all of the row's time"
 
-OF_SAMPLES: Final = columns(
-    f"""
-    mean_power_w | W | mean power
-        Mean power of the socket over the scope's time, idle time too: energy_j over elapsed_ns;
-        where telemetry covers only part of it, the mean of its samples; power_w
-        {_WEIGHTED}.
-    p95_power_w | W | p95
-        95th percentile of the power, {_TIME}.
-    peak_power_w | W | peak
-        The largest sample of the power, {_TIME}.
-    peak_at_ns | ns | peak at
-        Time of that sample: the middle of its period, from the run's first activity on.
-    sd_power_w | W | ± power
-        Standard deviation of the power, {_TIME}.
-    power_x | x | of largest
-        mean_power_w over that of the GPU with the largest.
-    rolling_power_w | W | rolling p95
-        Mean of the rolling 0.95 quantile of the power's samples (of=window:MS, 100 ms by default),
-        {_TIME}.
-    limit_w | W | limit
-        The power cap in the telemetry, mean over the scope's time; else the product's power in
-        hardware.toml.
-        missing: no power cap in the telemetry, and the GPU is not in hardware.toml
-        source: telemetry or hardware.toml
-    at_limit_pct | % | at limit
-        Share of the time with power in which it is at 98 % of limit_w or more.
-        missing: {_NEEDS}, or limit_w is unknown
-    peak_over_w | W | peak - limit | signed
-        peak_power_w minus limit_w.
-        missing: {_NEEDS}, or limit_w is unknown
-        source: telemetry, and limit_w
-    over_limit_ns | ns | over limit
-        Time of the samples with more power than limit_w.
-        missing: {_NEEDS}, or limit_w is unknown
-        source: telemetry, and limit_w
-    bursts | | bursts
-        How often the power rises above a level and falls again: 110 % of mean_power_w, or
-        of=burst:W.
-    burst_pct | % | in bursts
-        Share of the time with power samples that is spent in bursts.
-    longest_burst_ns | ns | longest
-        The time of the longest burst.
-    mean_gfx_mhz | MHz | mean gfx
-        Mean clock of the compute units, {_TIME}; gfx_mhz {_WEIGHTED}.
-    p05_gfx_mhz | MHz | p05
-        5th percentile of the compute units' clock, {_TIME}.
-    busy_p05_mhz | MHz | p05 busy
-        5th percentile of the compute units' clock while the GPU is busy, {_TIME}: idle time doesn't
-        lower it. Without a trace, of the samples while its utilization is 90 % or more.
-    lowest_gfx_mhz | MHz | lowest gfx
-        The least sample of the clock of the compute units, {_TIME}.
-    sd_gfx_mhz | MHz | ± gfx
-        Standard deviation of the clock of the compute units, {_TIME}.
-    gfx_x | x | of lowest
-        mean_gfx_mhz over that of the GPU with the lowest.
-    rolling_gfx_mhz | MHz | rolling p05
-        Mean of the rolling 0.05 quantile of the clock's samples (of=window:MS, 100 ms by default),
-        {_TIME}.
-    mean_mem_mhz | MHz | mean mem
-        Mean clock of the memory, {_TIME}; mem_mhz {_WEIGHTED}.
-    sd_mem_mhz | MHz | ± mem
-        Standard deviation of the clock of the memory, {_TIME}.
-    mean_hotspot_c | °C | hotspot
-        Mean temperature of the hottest spot, {_TIME}; hotspot_c {_WEIGHTED}.
-    max_hotspot_c | °C | max
-        Largest temperature of the hottest spot, {_TIME}.
-    mean_hot_c | °C | mean hot
-        Mean temperature: of the hottest spot, else of the edge, {_TIME}.
-    hottest_c | °C | hottest
-        Largest temperature: of the hottest spot, else of the edge, {_TIME}.
-    peak_vram_bytes | B | peak VRAM
-        The most memory in use on the GPU, {_TIME}.
-    mean_mem_c | °C | mean mem °C
-        Mean temperature of the memory, {_TIME}; mem_c {_WEIGHTED}.
-    mean_edge_c | °C | mean edge °C
-        Mean temperature at the edge of the die, {_TIME}; edge_c {_WEIGHTED}.
-    throttled_pct | % | throttled
-        Share of time under the driver's largest limiter, {_TIME}.
-    die_spread_mhz | MHz | dies MHz
-        Largest minus smallest mean clock of the GPU's dies (XCDs).
-        missing: {_PER_DIE}
-    die_spread_c | °C | dies °C
-        Largest minus smallest mean temperature of the GPU's dies, else of its stacks of memory.
-        missing: {_PER_DIE}
-""",
-    missing=_NEEDS,
-    source="telemetry",
-)
 CORRELATED: Final = columns(
     f"""
     r_gfx_hotspot | | r gfx °C | signed
@@ -162,12 +85,12 @@ CORRELATED: Final = columns(
         Pearson's correlation of the clock's samples with the power over their times.
     r_time_gfx | | r time MHz | signed
         Pearson's correlation with the clock of how slow kernels are: {_SLOWER}.
-        missing: {_NEEDS}, no kernels in the time of four samples, or one doesn't change
+        missing: {NEEDS}, no kernels in the time of four samples, or one doesn't change
         source: trace and telemetry
     r_time_heat | | r time °C | signed
         Pearson's correlation with the temperature (of the hotspot, else of the edge) of how slow
         kernels are: {_SLOWER}.
-        missing: {_NEEDS}, no kernels in the time of four samples, or one doesn't change
+        missing: {NEEDS}, no kernels in the time of four samples, or one doesn't change
         source: trace and telemetry
     r_chance | | r by chance
         The correlation, of either sign, that unrelated series of so few samples exceed in 1 % of
@@ -179,7 +102,7 @@ CORRELATED: Final = columns(
         samples with autocorrelations a and b of neighbours (Bartlett).
         missing: fewer than four independent samples
 """,
-    missing=f"{_NEEDS}, or one of the two doesn't change",
+    missing=f"{NEEDS}, or one of the two doesn't change",
     source="telemetry",
 )
 OF_STEPS: Final = columns(
@@ -207,93 +130,129 @@ OF_STEPS: Final = columns(
 )
 
 
-def columns_of_samples(run: Run, found: Sequence[GpuSamples], burst_w: float | None) -> Own:
-    """The columns of some GPUs' samples: `OF_SAMPLES`, and one per limiter."""
-    figures = [_figures(run, gpu, burst_w) for gpu in found]
+def columns_of_samples(run: Run, found: Sequence[GpuSamples]) -> Own:
+    """The columns of some GPUs' samples: those declared, and one per limiter."""
     limiters = sorted({n for gpu in found for n in gpu.signals if n.startswith(LIMITER)})
-    of_gpus = {name: np.array([each[name] for each in figures]) for name in figures[0]}
-    power, gfx = of_gpus["mean_power_w"], of_gpus["mean_gfx_mhz"]
-    made = {
-        **{name: numbered(numbers) for name, numbers in of_gpus.items()},
-        "power_x": quotient(power, np.full_like(power, np.fmax.reduce(power))),
-        "gfx_x": quotient(gfx, np.full_like(gfx, np.fmin.reduce(gfx))),
-    }
-    own = [(metric, made[name]) for name, metric in OF_SAMPLES.items()]
+    made = {name: numbered([of(gpu) for gpu in found]) for name, of in FIGURES_OF_SAMPLES.items()}
+    power, gfx = made["mean_power_w"].numbers, made["mean_gfx_mhz"].numbers
+    made["power_x"] = quotient(power, np.full_like(power, np.fmax.reduce(power)))
+    made["gfx_x"] = quotient(gfx, np.full_like(gfx, np.fmin.reduce(gfx)))
+    own = [(METRICS.get(name, metric), made[name]) for name, metric in DECLARED.items()]
     for name in limiters:
         part = name.removeprefix(LIMITER)
         metric = computed_column(
             f"throttled_{part}_pct",
             "%",
             part,
-            f"Share of time under the limiter {part}, {_TIME}.",
+            f"Share of time under the limiter {part}, {TIME}.",
             source="telemetry",
-            missing_because=_NEEDS,
+            missing_because=NEEDS,
         )
         own.append((metric, numbered([gpu.sampled(name).mean() for gpu in found])))
     return own
 
 
-def _figures(run: Run, gpu: GpuSamples, burst_w: float | None) -> dict[str, float]:
-    power, gfx, mem, hotspot = map(gpu.sampled, ("power_w", "gfx_mhz", "mem_mhz", "hotspot_c"))
-    hot = next((gpu.signals[name] for name in HEAT if len(gpu.signals[name])), hotspot)
-    limit, whole = gpu.limit_w, float(power.weights_ns.sum())
-    peak_at, bursts, at, over = np.nan, (np.nan,) * 3, np.nan, np.nan
-    if len(power):
-        peak_at = float(power.middles_ns[power.values.argmax()] - run.origin_ns)
-        bursts = power.above(BURST * power.mean() if burst_w is None else burst_w)
-        if np.isfinite(limit):
-            at = 100.0 * float(power.weights_ns[power.values >= AT_LIMIT * limit].sum()) / whole
-            over = float(power.weights_ns[power.values > limit].sum())
-    return {
-        "mean_power_w": gpu.power_w,
-        "p95_power_w": power.quantile(0.95),
-        "peak_power_w": power.most(),
-        "peak_at_ns": peak_at,
-        "sd_power_w": power.deviation(),
-        "rolling_power_w": gpu.mean_rolled("power_w"),
-        "limit_w": limit,
-        "at_limit_pct": at,
-        "peak_over_w": power.most() - limit,
-        "over_limit_ns": over,
-        "bursts": bursts[0],
-        "burst_pct": 100.0 * bursts[1] / whole if len(power) else np.nan,
-        "longest_burst_ns": bursts[2],
-        "mean_gfx_mhz": gfx.mean(),
-        "p05_gfx_mhz": gfx.quantile(0.05),
-        "busy_p05_mhz": gpu.busy.quantile(0.05),
-        "lowest_gfx_mhz": gfx.least(),
-        "sd_gfx_mhz": gfx.deviation(),
-        "rolling_gfx_mhz": gpu.mean_rolled("gfx_mhz"),
-        "mean_mem_mhz": mem.mean(),
-        "sd_mem_mhz": mem.deviation(),
-        "mean_hotspot_c": hotspot.mean(),
-        "max_hotspot_c": hotspot.most(),
-        "mean_hot_c": hot.mean(),
-        "hottest_c": hot.most(),
-        "peak_vram_bytes": gpu.sampled("vram_bytes").most(),
-        "mean_mem_c": gpu.sampled("mem_c").mean(),
-        "mean_edge_c": gpu.sampled("edge_c").mean(),
-        "throttled_pct": gpu.sampled("throttle_pct").mean(),
-        "die_spread_mhz": gpu.spread_of(DIES[-1:]),
-        "die_spread_c": gpu.spread_of(DIES[:-1]),
-    }
+def of_all(own: Own) -> Own:
+    """The figures of samples of GPUs as those of all of them together."""
+    known = {metric.name: (metric, values.known()) for metric, values in own}
+    figures = {name: numbers for name, (_, numbers) in known.items()}
+    return [
+        (known[name][0], numbered([of_several(name, figures, np.arange(len(numbers)))]))
+        for name, numbers in figures.items()
+        if name in FIGURES_OF_SAMPLES and len(numbers)
+    ]
 
 
-class GpuSamples(Struct, frozen=True, eq=False):
-    """The samples of one GPU's signals in the scope's time."""
+class GpuSamples(Struct, frozen=True, eq=False, dict=True):
+    """The samples of one GPU's signals in some spans of time, each taken when it is asked for."""
 
+    run: Run
     gpu: int
-    signals: dict[str, Sampled]
-    curves: dict[str, IntegralCurve]
+    spans: TimeSpans
+    curves: Mapping[str, IntegralCurve]
     """The whole signals."""
-    limit_w: float
-    """NaN where it isn't known."""
-    rolled: dict[str, tuple[Int64, Float64]]
-    """The ends of the windows of rolling quantiles, and the quantiles."""
-    busy: Sampled
-    """The samples of the clock while the GPU is busy."""
-    power_w: float
-    """The mean power; NaN where it isn't known."""
+    signals: Mapping[str, Sampled]
+    window_ns: float | None
+    """Of rolling quantiles; None: there are none."""
+    burst_w: float | None
+    """The level of bursts; None: 110 % of the mean."""
+    known_w: float
+    """The mean power by energy over time; NaN: that of the samples is taken."""
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        gpu: int,
+        spans: TimeSpans,
+        window_ns: float | None = None,
+        burst_w: float | None = None,
+        known_w: float = np.nan,
+    ) -> GpuSamples:
+        curves = curves_of(run, gpu)
+
+        def taken(name: str) -> Sampled:
+            return sampled(curves[name], spans) if name in curves else NO_SAMPLES
+
+        signals = LazyMap((*SIGNALS, *curves), taken)
+        return cls(run, gpu, spans, curves, signals, window_ns, burst_w, known_w)
+
+    @cached_property
+    def limit_w(self) -> float:
+        """NaN where it isn't known."""
+        cap = self.sampled("power_cap_w").mean()
+        tdp_w = float(self.run.hardware.tdp_w) if self.run.hardware else np.nan
+        return cap if np.isfinite(cap) else tdp_w
+
+    @cached_property
+    def rolled(self) -> Mapping[str, tuple[Int64, Float64]]:
+        """The ends of the windows of rolling quantiles, and the quantiles."""
+        window_ns = self.window_ns
+        if window_ns is None:
+            return {}
+        return {name: self.signals[name].rolling(window_ns, share) for name, share in ROLLED}
+
+    @cached_property
+    def busy(self) -> Sampled:
+        """The samples of the clock while the GPU is busy."""
+        return clock_while_busy(self.run, self.gpu, self.spans)
+
+    @cached_property
+    def power_w(self) -> float:
+        """The mean power; NaN where it isn't known."""
+        return self.known_w if np.isfinite(self.known_w) else self.sampled("power_w").mean()
+
+    @cached_property
+    def bursts(self) -> tuple[float, float, float]:
+        """How many bursts of power there are, their time and that of the longest in ns; NaN without
+        samples."""
+        power = self.sampled("power_w")
+        if not len(power):
+            return (np.nan,) * 3
+        return power.above(BURST * power.mean() if self.burst_w is None else self.burst_w)
+
+    def power_time(self, where: Callable[[Float64], Mask]) -> float:
+        """The time of the samples of power that are so, in ns; NaN without samples or a limit."""
+        power = self.sampled("power_w")
+        if not len(power) or not np.isfinite(self.limit_w):
+            return np.nan
+        return float(power.weights_ns[where(power.values)].sum())
+
+    def hot(self) -> Sampled:
+        """The temperature of the hottest spot, else of the edge."""
+        known = (self.signals[name] for name in HEAT if len(self.signals[name]))
+        return next(known, self.sampled(HOTSPOT))
+
+    def peak_at_ns(self) -> float:
+        power = self.sampled("power_w")
+        if not len(power):
+            return np.nan
+        return float(power.middles_ns[power.values.argmax()] - self.run.origin_ns)
+
+    def of_power_time(self, time_ns: float) -> float:
+        """A time in % of that of the samples of power."""
+        whole = float(self.sampled("power_w").weights_ns.sum())
+        return 100.0 * time_ns / whole if whole else np.nan
 
     def sampled(self, name: str) -> Sampled:
         return self.signals.get(name, NO_SAMPLES)
@@ -303,6 +262,8 @@ class GpuSamples(Struct, frozen=True, eq=False):
         return self.power_w if name == "power_w" else self.sampled(name).mean()
 
     def mean_rolled(self, name: str) -> float:
+        if name not in self.rolled:
+            return np.nan
         quantiles = self.rolled[name][1]
         return float(quantiles.mean()) if len(quantiles) else np.nan
 
@@ -316,39 +277,106 @@ class GpuSamples(Struct, frozen=True, eq=False):
         return np.nan
 
 
+def curves_of(run: Run, gpu: int) -> Mapping[str, IntegralCurve]:
+    """The signals of a GPU that figures of samples are of."""
+
+    def found() -> dict[str, IntegralCurve]:
+        parts = [name for name in run.measured if name.startswith((LIMITER, *DIES))]
+        names = (*SIGNALS, "power_cap_w", "vram_bytes", *parts)
+        known = {name: run.curve(name, gpu) for name in names}
+        return {name: curve for name, curve in known.items() if curve is not None}
+
+    return run.memo(("curves of samples", gpu), found)
+
+
 def samples_of(
-    run: Run,
-    view: View,
-    window_ns: float | None = None,
-    spans: Mapping[int, TimeSpans] | None = None,
+    run: Run, view: View, window_ns: float | None = None, burst_w: float | None = None
 ) -> list[GpuSamples]:
-    """The samples of the scope's GPUs, or of some spans; rolling quantiles only with a window."""
-    tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
-    limiters = [name for name in run.measured if name.startswith((LIMITER, *DIES))]
-    found: list[GpuSamples] = []
-    powers = powers_of(run, view) if spans is None else {}
-    if spans is None:
-        spans = spans_of(run, view)
-        if untraced := untraced_in(run, view):
-            of_steps = spans_of_windows(step_windows(run, view))
-            spans = dict(sorted({**spans, **dict.fromkeys(untraced, of_steps)}.items()))
-    for gpu, stretches in spans.items():
-        curves = {
-            name: curve
-            for name in (*SIGNALS, "power_cap_w", "vram_bytes", *limiters)
-            if (curve := run.curve(name, gpu)) is not None
+    """The samples of the scope's GPUs; rolling quantiles only with a window."""
+    powers, spans = powers_of(run, view), spans_of(run, view)
+    if untraced := untraced_in(run, view):
+        of_steps = spans_of_windows(step_windows(run, view))
+        spans = dict(sorted({**spans, **dict.fromkeys(untraced, of_steps)}.items()))
+    return [
+        GpuSamples.of(run, gpu, own, window_ns, burst_w, powers.get(gpu, np.nan))
+        for gpu, own in spans.items()
+    ]
+
+
+FIGURES_OF_SAMPLES: Final[dict[str, Callable[[GpuSamples], float]]] = {
+    "mean_power_w": lambda gpu: gpu.power_w,
+    "p95_power_w": lambda gpu: gpu.sampled("power_w").quantile(0.95),
+    "peak_power_w": lambda gpu: gpu.sampled("power_w").most(),
+    "peak_at_ns": GpuSamples.peak_at_ns,
+    "sd_power_w": lambda gpu: gpu.sampled("power_w").deviation(),
+    "rolling_power_w": lambda gpu: gpu.mean_rolled("power_w"),
+    "limit_w": lambda gpu: gpu.limit_w,
+    "at_limit_pct": lambda gpu: gpu.of_power_time(
+        gpu.power_time(lambda power: power >= AT_LIMIT * gpu.limit_w)
+    ),
+    "peak_over_w": lambda gpu: gpu.sampled("power_w").most() - gpu.limit_w,
+    "over_limit_ns": lambda gpu: gpu.power_time(lambda power: power > gpu.limit_w),
+    "bursts": lambda gpu: gpu.bursts[0],
+    "burst_pct": lambda gpu: gpu.of_power_time(gpu.bursts[1]),
+    "longest_burst_ns": lambda gpu: gpu.bursts[2],
+    "mean_gfx_mhz": lambda gpu: gpu.sampled("gfx_mhz").mean(),
+    "p05_gfx_mhz": lambda gpu: gpu.sampled("gfx_mhz").quantile(0.05),
+    "busy_p05_mhz": lambda gpu: gpu.busy.quantile(0.05),
+    "lowest_gfx_mhz": lambda gpu: gpu.sampled("gfx_mhz").least(),
+    "sd_gfx_mhz": lambda gpu: gpu.sampled("gfx_mhz").deviation(),
+    "rolling_gfx_mhz": lambda gpu: gpu.mean_rolled("gfx_mhz"),
+    "mean_mem_mhz": lambda gpu: gpu.sampled("mem_mhz").mean(),
+    "sd_mem_mhz": lambda gpu: gpu.sampled("mem_mhz").deviation(),
+    "mean_hotspot_c": lambda gpu: gpu.sampled(HOTSPOT).mean(),
+    "max_hotspot_c": lambda gpu: gpu.sampled(HOTSPOT).most(),
+    "mean_hot_c": lambda gpu: gpu.hot().mean(),
+    "hottest_c": lambda gpu: gpu.hot().most(),
+    "peak_vram_bytes": lambda gpu: gpu.sampled("vram_bytes").most(),
+    "mean_mem_c": lambda gpu: gpu.sampled("mem_c").mean(),
+    "mean_edge_c": lambda gpu: gpu.sampled(EDGE).mean(),
+    "throttled_pct": lambda gpu: gpu.sampled("throttle_pct").mean(),
+    "die_spread_mhz": lambda gpu: gpu.spread_of(DIES[-1:]),
+    "die_spread_c": lambda gpu: gpu.spread_of(DIES[:-1]),
+}
+
+
+class RowSamples(Struct, frozen=True, eq=False):
+    """The samples of each GPU in the time of rows of activities, and the row of each."""
+
+    found: Sequence[GpuSamples]
+    owner: Index
+    count: int
+
+    @classmethod
+    def of(cls, run: Run, nodes: Groups) -> RowSamples | None:
+        """Of whole steps from the first start to the last end, of others while any activity runs;
+        None of too many."""
+        cells, owner = nodes.split(("gpu",))
+        if len(cells) > MOST_SAMPLED:
+            return None
+        joules = METRICS["energy_j"].compute(Scope.of(run, cells)).known()
+        watts = ratios(1e9 * joules, cells.elapsed_ns).tolist()
+        starts, ends = cells.min("start_ns"), cells.max("end_ns")
+        is_whole, found = StepCells.of(run, nodes).is_all, []
+        for cell, gpu in enumerate(cells.codes("gpu").tolist()):
+            if is_whole[owner[cell]]:
+                spans = TimeSpans(starts[cell : cell + 1], ends[cell : cell + 1])
+            else:
+                rows = cells.part(cell)
+                spans = TimeSpans.running(nodes.table.start_ns[rows], nodes.table.duration_ns[rows])
+            found.append(GpuSamples.of(run, gpu, spans, WINDOW_NS, None, watts[cell]))
+        return cls(found, owner, len(nodes))
+
+    def figure(self, name: str) -> Values:
+        names = (name, "peak_power_w") if name == PEAK_AT else (name,)
+        figures = {
+            each: np.array([FIGURES_OF_SAMPLES[each](gpu) for gpu in self.found], np.float64)
+            for each in names
         }
-        signals = dict.fromkeys(SIGNALS, NO_SAMPLES)
-        signals |= {name: sampled(curve, stretches) for name, curve in curves.items()}
-        cap = signals["power_cap_w"].mean() if "power_cap_w" in signals else np.nan
-        limit_w = cap if np.isfinite(cap) else tdp_w
-        rolled = {}
-        if window_ns is not None:
-            rolled = {name: signals[name].rolling(window_ns, share) for name, share in ROLLED}
-        busy = clock_while_busy(run, gpu, stretches)
-        power_w = powers.get(gpu, signals["power_w"].mean())
-        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled, busy, power_w))
-    return found
+        numbers, order = np.full(self.count, np.nan), stable_order(self.owner)
+        for own in np.split(order, run_starts(self.owner[order])[1:]):
+            numbers[self.owner[own[0]]] = of_several(name, figures, own)
+        return numbered(numbers)
 
 
 class Correlation(Struct, frozen=True):

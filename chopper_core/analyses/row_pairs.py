@@ -24,7 +24,7 @@ from chopper_core.columns import Values
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import combined, counts_of, distinct, nth_of, run_mask, run_starts
-from chopper_core.work.kernel_classes import kernel_class
+from chopper_core.work.kernel_classes import kernel_classes
 
 _RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
 """Levels whose labels are paired by their place, and the parts of a place."""
@@ -146,7 +146,7 @@ def _shares(
     classes = [""]
     kind = np.zeros(len(rows), np.int64)
     if level == "operation":
-        classes += [kernel_class(name) for name in table.names]
+        classes += kernel_classes(table.names)
         gap = combined([part, np.where(is_common, -1, before)])[1]
         kind = np.where(np.bincount(gap)[gap] > 1, 1 + table.kernel[rows], 0)
         kind = np.array([classes.index(each) for each in classes], np.int64)[kind]

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from chopper_core.align.telemetry import POWERS, power_of
 from chopper_core.analyses.rows import Own
 from chopper_core.analyses.step_times import StepWindows, step_windows, untraced_in
-from chopper_core.columns import METRICS, Metric, Scope, computed_column, numbered
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, computed_column, numbered
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans, while_busy
@@ -292,32 +292,46 @@ def means_during(one: Sampled, other: IntegralCurve | None) -> Float64:
 class SampledFigure(Struct, frozen=True):
     """A column that is a field of samples' summaries, of the first of its signals on a GPU."""
 
-    metric: Metric
+    name: str
     field: str
     signals: Sequence[str]
+    own: Metric | None
+    """None: it is a column of every view, over the time that the samples cover."""
+
+    @property
+    def metric(self) -> Metric:
+        return self.own or METRICS[self.name]
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether figures of GPUs have a sum: powers and amounts do, clocks and heat don't."""
+        return self.field in ("area", "amount") or (
+            self.field == "mean" and self.metric.unit is Unit.WATTS
+        )
 
 
-def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
+def _column(name: str, unit: str, title: str, text: str) -> Metric:
     missing = "no such telemetry of the GPU"
-    return computed_column(
-        name, unit, title, text, reduces=reduces, source="telemetry", missing_because=missing
-    )
+    return computed_column(name, unit, title, text, source="telemetry", missing_because=missing)
 
 
+_KNOWN: Final = {
+    "mean_power_w": ("mean", "power_w"),
+    "peak_power_w": ("high", "power_w"),
+    "mean_gfx_mhz": ("mean", "gfx_mhz"),
+    "lowest_gfx_mhz": ("low", "gfx_mhz"),
+    "mean_hot_c": ("mean", "hotspot_c edge_c"),
+    "hottest_c": ("high", "hotspot_c edge_c"),
+    "mean_mem_c": ("mean", "mem_c"),
+    "mean_mem_mhz": ("mean", "mem_mhz"),
+}
+"""Columns of every view: the field of the summaries and the signals of each."""
 _DECLARED: Final = """
-mean_power_w | W | mean power | mean | power_w | power of the socket
-peak_power_w | W | peak | high | power_w | power
 sampled_energy_j | J | energy | area | power_w | Integral of the power
 counted_energy_j | J | counted energy | amount | energy_j | Energy
-mean_gfx_mhz | MHz | mean gfx | mean | gfx_mhz | clock of the compute units
-lowest_gfx_mhz | MHz | lowest gfx | low | gfx_mhz | compute units' clock
-mean_hot_c | °C | mean hot | mean | hotspot_c edge_c | temperature: of the hotspot, else of the edge
-hottest_c | °C | hottest | high | hotspot_c edge_c | temperature
-mean_mem_c | °C | mean mem °C | mean | mem_c | temperature of the memory
 mean_gfx_util_pct | % | mean util | mean | gfx_util_pct | utilization of the compute units
 mean_throttle_pct | % | mean throttled | mean | throttle_pct | share of the time under a limiter
 mean_mem_power_w | W | mem power | mean | mem_power_w | power of the memory, a part of the socket's
-mean_mem_mhz | MHz | mem clk | mean | mem_mhz | clock of the memory
 pcie_in_bytes | B | PCIe in | amount | pcie_bytes.rx | Bytes received over PCIe
 pcie_out_bytes | B | PCIe out | amount | pcie_bytes.tx | Bytes sent over PCIe
 nvlink_in_bytes | B | NVLink in | amount | nvlink_read_bytes | Bytes received over NVLink
@@ -326,7 +340,14 @@ xgmi_in_bytes | B | xGMI in | amount | xgmi_read_bytes | Bytes read over xGMI
 xgmi_out_bytes | B | xGMI out | amount | xgmi_write_bytes | Bytes written over xGMI
 window_ns | ns | window | span_ns | power_w gfx_mhz hotspot_c edge_c gfx_util_pct |
 """
-"""Name, unit, title, field of the summaries, signals, and what the definition is about."""
+"""Name, unit, title, field of the summaries, signals, and what the definition is about; of those
+that only samples have."""
+_ORDER: Final = (
+    *("mean_power_w", "peak_power_w", "sampled_energy_j", "counted_energy_j", "mean_gfx_mhz"),
+    *("lowest_gfx_mhz", "mean_hot_c", "hottest_c", "mean_mem_c", "mean_gfx_util_pct"),
+    *("mean_throttle_pct", "mean_mem_power_w", "mean_mem_mhz"),
+)
+"""The first columns; bytes and the window follow."""
 _DEFINITIONS: Final = {
     "mean": "Mean {}, over the time of the GPU's samples, each of which holds until the next.",
     "high": "The largest sample of the {}.",
@@ -352,17 +373,19 @@ _OF_TIMES: Final = ("area", "span_ns")
 """Fields that samples without times don't give."""
 
 
-def _declared() -> Iterator[tuple[str, SampledFigure]]:
+def _figures() -> Iterator[SampledFigure]:
+    for name, (field, signals) in _KNOWN.items():
+        yield SampledFigure(name, field, signals.split(), None)
     for line in _DECLARED.strip().splitlines():
         name, unit, title, field, signals, what = map(str.strip, line.split("|"))
-        # Powers of several GPUs add up; clocks and temperatures don't.
-        adds_up = field in ("area", "amount") or (field == "mean" and unit == "W")
         text = _DEFINITIONS[field].format(what)
-        metric = _column(name, unit, title, text, "sum" if adds_up else "")
-        yield name, SampledFigure(metric, field, signals.split())
+        figure = SampledFigure(name, field, signals.split(), _column(name, unit, title, text))
+        reduces = Reduces.SUM if figure.adds_up else Reduces.NONE
+        yield replace(figure, own=replace(figure.metric, reduces=reduces))
 
 
-FIGURES: Final = dict(_declared())
+_BY_NAME: Final = {each.name: each for each in _figures()}
+FIGURES: Final = {name: _BY_NAME[name] for name in dict.fromkeys((*_ORDER, *_BY_NAME))}
 THROTTLED: Final = _column(
     "low_clock_pct",
     "%",
@@ -433,7 +456,7 @@ def totals_of(own: Own) -> dict[str, int | float]:
         known = values.numbers[values.present()]
         if not len(known) or metric.name in NODE_FIGURES:
             continue
-        if metric.reduces == "sum":
+        if metric.name in FIGURES and FIGURES[metric.name].adds_up:
             if values.present().all():
                 total[metric.name] = known.sum().item()
         elif metric.name.startswith("lowest"):

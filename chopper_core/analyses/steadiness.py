@@ -77,7 +77,7 @@ def _of_signals() -> Iterator[SteadinessFigure]:
 _OF_KERNELS: Final = column(f"""kernel_spread_pct | % | kernel spread
     Spread of the duration {_SAME}.
     missing: {_ONE_STEP}""")
-_TIME: Final = column(f"""iteration_time_ns | ns | median it.
+_TIME: Final = column(f"""iteration_time_ns | ns | median step
     Median of the GPU's step times {_STEPS}; their mean is the step time of other views.
     missing: no complete step in the scope""")
 _OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread

@@ -54,6 +54,8 @@ class StepCells(Struct, frozen=True, eq=False):
     """How many rows there are."""
     gpu: Int64
     iteration: Int64
+    is_all: Mask
+    """Of each row, whether it is all activities of its pairs, also of what is in no step."""
     is_whole: Mask
     """Of each row, whether it is all activities of its steps, at least one."""
 
@@ -66,8 +68,9 @@ class StepCells(Struct, frozen=True, eq=False):
         sizes = whole.sizes()[_places(whole, gpu, iteration)]
         lacks = sums_of((cells.sizes() < sizes).astype(np.int64), owner, len(nodes))
         labelled = counts_of(owner[iteration != NO_LABEL], len(nodes))
-        is_whole = (lacks == 0) & (labelled > 0)
-        return cls(run, cells, owner, len(nodes), gpu, iteration, np.asarray(is_whole, np.bool_))
+        is_all = np.equal(lacks, 0)
+        is_whole = is_all & (labelled > 0)
+        return cls(run, cells, owner, len(nodes), gpu, iteration, is_all, is_whole)
 
     @property
     def in_steps(self) -> Index:
@@ -215,7 +218,7 @@ declare(
         the steps of a GPU add up to its span. Mean over the complete steps and GPUs of
         the row: the step time.
         missing: {_PARTLY}, or {CUT}
-    step_tokens | | tokens | ratio of sums
+    step_tokens | | step tokens | ratio of sums
         Tokens per GPU and step: given in the address, global_batch x sequence of the settings
         over the ranks, or from the trace's shapes. GPUs of one data-parallel replica (tensor,
         context and pipeline parallelism) share its tokens.

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.columns.metric import Theme, quotient
 from chopper_core.model.column_names import (
@@ -187,6 +186,9 @@ def with_parts(run: Run) -> Run:
         return run
 
     def made() -> Run:
+        # Runs from files have them: loaded here.
+        from chopper_core.align.breakdown import breakdown_columns
+
         columns = breakdown_columns(run.table, run.hardware)
         return replace(run, table=run.table.with_measured(columns), cubes=None)
 

@@ -27,7 +27,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.model.column_names import CYCLES
-from chopper_core.model.phrases import by_number, count, percent, time
+from chopper_core.model.phrases import by_number, count, level_title, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import (
     MODEL_PHASES,
@@ -53,7 +53,6 @@ _HIDDEN: Final = {
     "layer": "differences between layers are hidden there",
 }
 """Level → what is unknown without its labels."""
-_WORDS: Final = {"iteration": "step"}
 _TITLES: Final = {
     "iteration": "no steps in this trace: they can't be compared",
     "phase": "no phases in this trace: forward and backward look alike",
@@ -151,7 +150,7 @@ def _labels(context: FindingsContext) -> Gaps:
             elapsed = nodes.elapsed_ns.astype(np.float64)
             whole, known = elapsed.sum(), elapsed[nodes.codes(level) != NO_LABEL].sum()
             unknown, part = 1 - known / whole if whole else 0.0, "the time"
-        word = _WORDS.get(level, level)
+        word = level_title(level)
         if unknown > 1 - COVERAGE.share:
             yield (
                 _TITLES[level]

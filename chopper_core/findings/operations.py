@@ -25,7 +25,7 @@ from chopper_core.findings.rule import (
     weighted_medians,
 )
 from chopper_core.findings.titles import of_name, one_line, shortened
-from chopper_core.model.phrases import count, listed, percent, time
+from chopper_core.model.phrases import count, level_title, listed, percent, time
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -380,8 +380,11 @@ def _slower(
         gpus = np.array(context.gpus)[context.stage == stage].tolist()
         is_one_of = level == "layer" and len(gpus) < len(context.gpus)
         of_stage = f" of stage {stage}" if is_one_of else ""
-        word = "step" if level == "iteration" else level
-        text = _longer(context, own, f"in {word} {where}{of_stage} than in the other {word}s")
+        text = _longer(
+            context,
+            own,
+            f"in {level_title(level)} {where}{of_stage} than in the other {level_title(level)}s",
+        )
         pairs = [context.cells_of(phase=part.phase, operation=part.operation) for part in own]
         cells = np.logical_or.reduce(pairs) & context.cells_of(**{level: where})
         cells &= context.cells_of(gpu=gpus) if is_one_of else cells

@@ -31,6 +31,11 @@ _SMALL: Final = [
 BETWEEN_FACTS: Final = " · "
 
 
+def level_title(level: str) -> str:
+    """A level as people say it: `GPU`, `step`, `layer`."""
+    return {"gpu": "GPU", "iteration": "step"}.get(level, level)
+
+
 def facts(*parts: str) -> str:
     """A line of figures, the one to read first: `739.9 ms · 41.2 % of peak`."""
     return BETWEEN_FACTS.join(filter(None, parts))

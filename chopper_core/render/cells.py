@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from chopper_core.columns import Metric, Values
 from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.phrases import BETWEEN_FACTS
+from chopper_core.model.phrases import BETWEEN_FACTS, level_title
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.units import Unit, UnitScale
@@ -39,10 +39,6 @@ _CRUMBS: Final = {
     "layer": "L",
     **{name: f"{name} " for name in DIMENSIONS},
 }
-
-
-def level_title(level: str) -> str:
-    return {"gpu": "GPU", "iteration": "step"}.get(level, level)
 
 
 _TWO_NAMES: Final = 15
@@ -270,7 +266,7 @@ def title_of(view: View) -> str:
     """The question asked of a node, as a breadcrumb ends; empty where it is its children."""
     if not view.name:
         return ""
-    details = [part for part in (view.by and f"by {view.by}", view.of) if part]
+    details = [part for part in (view.by and f"by {level_title(view.by)}", view.of) if part]
     return " ".join([view.name, *details])
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.attributes import attribute_text
-from chopper_core.model.phrases import BETWEEN_FACTS
+from chopper_core.model.phrases import BETWEEN_FACTS, level_title
 from chopper_core.render.cells import (
     BARS,
     SENTENCES,
@@ -19,7 +19,6 @@ from chopper_core.render.cells import (
     column_texts,
     crumb,
     fitting,
-    level_title,
     pad,
     statistic_title,
     title_of,

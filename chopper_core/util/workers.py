@@ -34,7 +34,6 @@ THREADS_FROM_ROWS: Final = 1 << 18
 GZIP_FACTOR: Final = 12
 """How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
-_DASK_TIMEOUT: Final = "20s"
 
 
 def read_all(
@@ -313,14 +312,15 @@ def _read_in_worker(reader: Reader[Read], path: Path, number: int) -> Read | Cho
 def dask_executor(address: str) -> Iterator[Executor]:
     """An executor on the Dask cluster of a scheduler, whose workers see files at the same paths.
 
-    Raises UsageError if Dask isn't installed, DataError if no scheduler answers at the address.
+    Raises UsageError if Dask isn't installed, DataError if no scheduler answers at the address in
+    the time to connect that Dask's configuration has.
     """
     try:
         from distributed import Client
     except ImportError as error:
         raise UsageError("--engine dask needs Dask: pip install 'chopper-tui[dask]'") from error
     try:
-        client = Client(address, timeout=_DASK_TIMEOUT, set_as_default=False)
+        client = Client(address, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"no Dask scheduler answers at {address}: {error}") from error
     with client:

@@ -25,7 +25,7 @@ from chopper_core.columns import (
 from chopper_core.columns.derived import delta_of, difference, relative, relative_of
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.phrases import facts
+from chopper_core.model.phrases import facts, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
@@ -195,7 +195,7 @@ def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarC
     scale, unit = drawn_in(figure.unit)
     drawn = change[top] / scale
     return BarChart(
-        f"difference in {figure.title} by {both.by}",
+        f"difference in {figure.title} by {level_title(both.by)}",
         unit,
         tuple(both.pairs.labels[row] for row in top),
         (

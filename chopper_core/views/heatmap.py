@@ -28,7 +28,7 @@ from chopper_core.columns import (
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import differs
+from chopper_core.model.phrases import differs, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, scaled_text
@@ -280,7 +280,7 @@ def _charts(
     labels = tuple(matrix.labels[place] for place in drawn.tolist())
     scale, unit = drawn_in(figure.unit)
     if len(names) > _MAX_ROWS:
-        title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
+        title, rows = f"{figure.title} over {len(names)} GPUs by {level_title(by)}", tuple(_SHARES)
         lines = quantiles_along(numbers, tuple(_SHARES.values()))
         with suppress(NothingToShow):
             nodes = GpuRows.of(run, list(map(int, names)), NODE)
@@ -290,7 +290,10 @@ def _charts(
                 medians = [quantiles_along(numbers[own], (0.5,)) for own in nodes.members]
                 lines = np.vstack([lines, *medians])
         return (HeatMap(title, unit, rows, labels, by, lines / scale, True),)
-    title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
+    title, rows = (
+        f"{figure.title} of each GPU and {level_title(by)}",
+        tuple(f"GPU {name}" for name in names),
+    )
     chart = HeatMap(title, unit, rows, labels, by, numbers / scale)
     if len(names) == 1:
         return (chart,)
@@ -299,5 +302,5 @@ def _charts(
     unit = "points" if figure.unit == "%" else "%"
     if figure.unit != "%":
         beyond = ratios(100.0 * beyond, others_median(numbers))
-    title = f"{title} at each {by}"
+    title = f"{title} at each {level_title(by)}"
     return chart, replace(chart, title=title, unit=unit, numbers=beyond, signed=True)

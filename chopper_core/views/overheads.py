@@ -27,7 +27,7 @@ from chopper_core.model.column_names import (
     RECOMPUTED,
 )
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import facts, percent
+from chopper_core.model.phrases import facts, level_title, percent
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -79,7 +79,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         charts=(
             _waterfall(base, whole, used, words),
-            BarChart(f"time by {by} and its parts", "ms", top, bars),
+            BarChart(f"time by {level_title(by)} and its parts", "ms", top, bars),
         ),
     )
 

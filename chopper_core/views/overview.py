@@ -18,7 +18,6 @@ from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.analyses.kernel_figures import columns_of_kernels
 from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
 from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
-from chopper_core.analyses.power_samples import OF_SAMPLES
 from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
     gpus_of,
@@ -311,9 +310,9 @@ def _columns(
         elif name == _POWER:
             powers = mean_powers(step.run, step.view)
             if np.isfinite(powers).any():
-                own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
+                own.append((METRICS[_POWER], _reduced(rows, powers, "sum")))
             elif step.run.awaits_telemetry:
-                own.append(_pending(OF_SAMPLES[_POWER], rows, AWAITED))
+                own.append(_pending(METRICS[_POWER], rows, AWAITED))
             if (watts := total_power(step.run, step.view)) is not None:
                 total[_POWER] = watts
         elif is_measured(name, table):

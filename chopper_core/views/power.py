@@ -23,6 +23,7 @@ from chopper_core.analyses.power_samples import (
     GpuSamples,
     columns_of_samples,
     correlations,
+    of_all,
     samples_of,
 )
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
@@ -41,7 +42,7 @@ from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_column
 from chopper_core.columns import METRICS, is_measured, numbered
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
-from chopper_core.model.phrases import count, differs, facts, listed
+from chopper_core.model.phrases import count, differs, facts, level_title, listed
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View, child_of
@@ -101,6 +102,7 @@ def answer(run: Run, view: View) -> ViewResult:
     given = options_of(view, SPEC, **dict.fromkeys(_OPTIONS, POSITIVE))
     options = {name: float(text) for name, text in given.items()}
     window_ns = 1e6 * options.get("window", WINDOW_NS / 1e6)
+    burst_w = options.get("burst")
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view, options, window_ns))
     if not any(name in run.measured for name in SIGNALS):
@@ -108,11 +110,11 @@ def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "gpu"
     energy = StepEnergy.of(run, view, options.get("tokens"))
     of_gpus = by in ("gpu", NODE, *run.table.coordinates)
-    found = samples_of(run, view, window_ns if of_gpus else None)
+    found = samples_of(run, view, window_ns if of_gpus else None, burst_w)
     if not of_gpus:
         return _by_label(run, view, found, energy, by)
     gpus, untraced = [each.gpu for each in found], {*untraced_in(run, view)}
-    own = _columns(run, view, found, options)
+    own = _columns(run, view, found)
     own += energy_columns(energy, [places_in(energy.gpus, [gpu]) for gpu in gpus])
     traffic = traffic_columns(run, view, gpus, options.get("tokens"))
     own += traffic
@@ -139,7 +141,12 @@ def answer(run: Run, view: View) -> ViewResult:
             or each[0].name in TRAFFIC_COLUMNS
             or each[1].present().any()
         ],
-        [*_sums_of_all(view, own), *_totals(energy), *totals_of_traffic(run, gpus, traffic)],
+        [
+            *(of_all(own) if by == "gpu" else ()),
+            *_sums_of_all(view, own),
+            *_totals(energy),
+            *totals_of_traffic(run, gpus, traffic),
+        ],
         total_title=ALL_GPUS,
         opens=lambda row: _opened(view, rows, row, untraced),
         shown=known_columns(
@@ -169,18 +176,18 @@ def _opened(view: View, rows: LabelledRows, row: int, untraced: Set[int]) -> Vie
     return replace(view, by="gpu", filter=f"{rows.level}:{label}", columns=(), sort="")
 
 
-def _columns(run: Run, view: View, found: list[GpuSamples], options: Mapping[str, float]) -> Own:
+def _columns(run: Run, view: View, found: list[GpuSamples]) -> Own:
     related = correlations(run, view, found)
-    own = columns_of_samples(run, found, options.get("burst"))
+    own = columns_of_samples(run, found)
     return [*own, *((metric, related[name]) for name, metric in CORRELATED.items())]
 
 
 def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: float) -> ViewResult:
-    found = samples_of(run, view, window_ns)
+    found = samples_of(run, view, window_ns, options.get("burst"))
     own, sampled = {}, sampled_columns(run)
     if sampled:
         # The curves of the view lack the last sample's value, which the summaries have.
-        every = (*_absent(run), *_columns(run, view, found, options), *sampled)
+        every = (*_absent(run), *_columns(run, view, found), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
     names = known_columns([*own.values()])
     known = [own[name] for name in names]
@@ -352,7 +359,7 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
     words = tuple(labels[place] for place in some.tolist())
     return (
         BarChart(
-            f"energy by {'step' if level == 'iteration' else level}",
+            f"energy by {level_title(level)}",
             "J",
             words,
             (Series("energy", joules[some]),),

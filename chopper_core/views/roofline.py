@@ -20,7 +20,7 @@ from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.model.charts import Roofline
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.phrases import facts
+from chopper_core.model.phrases import facts, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -76,7 +76,7 @@ def _charts(run: Run, rows: Partition, figures: Mapping[str, Values]) -> tuple[R
     if not any(figures[name].present().any() for name in ("model_tflops", "measured_tflops")):
         return ()
     chart = Roofline(
-        f"roofline by {rows.level}",
+        f"roofline by {level_title(rows.level)}",
         tuple(rows.labels),
         figures["model_intensity"].known(),
         figures["model_tflops"].known(),

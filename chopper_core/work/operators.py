@@ -54,6 +54,8 @@ _FLASH_KERNEL: Final = late(
     r", (?:true|false), (?P<causal>true|false)\b"
 )
 """FlashAttention's kernels: after the traits come dropout and causal."""
+_ABOUT_MASKS: Final = ("causal", "genericattentionmask", "fmha_", "flash_")
+"""Parts of all names above: most names, which can be kilobytes long, have none."""
 _NUMBER_WITH_POINT: Final = late(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
 
 
@@ -431,6 +433,9 @@ def _unpacked(name: str, inputs: Inputs, *packed: Shape) -> Sequence[Shape]:
 
 def causal_in(kernel: str) -> bool | None:
     """Whether a kernel's name says that its attention is causal; None if unclear."""
+    lowered = kernel.lower()
+    if not any(part in lowered for part in _ABOUT_MASKS):
+        return None
     if match := _FLASH_KERNEL.search(kernel):
         return match["causal"] == "true"
     if _FULL_KERNEL.search(kernel):

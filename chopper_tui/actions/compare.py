@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from chopper_core.columns.filter import only
 from chopper_core.model.address import parse_baseline
+from chopper_core.model.phrases import level_title
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.render.cells import baseline_title, elide, level_title
+from chopper_core.render.cells import baseline_title, elide
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, view_spec

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.columns import METRICS, column_names, metric_named
 from chopper_core.columns.derived import instance_levels, underlying
 from chopper_core.columns.filter import NO_ROW
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.view import STATISTICS, SUM, as_statistic
@@ -19,7 +20,6 @@ from chopper_core.model.view import pivot as pivoted
 from chopper_core.render.cells import (
     beginning,
     display_name,
-    level_title,
     scale_title,
     statistic_title,
     wrapped,

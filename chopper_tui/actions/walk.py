@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model import address
+from chopper_core.model.phrases import level_title
 from chopper_core.model.view import at_level, sibling, with_view
-from chopper_core.render.cells import level_title
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import OVERVIEW, RUNS
 from chopper_core.views.shared.children import silent_levels

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Chart
 from chopper_core.model.column_names import EDGE, HOTSPOT
+from chopper_core.model.phrases import level_title
 from chopper_core.model.signals import Signal
 from chopper_core.render.cells import (
     BARS,
@@ -23,7 +24,6 @@ from chopper_core.render.cells import (
     display_name,
     elide,
     fitting,
-    level_title,
     longest_width,
     pad,
 )
@@ -61,13 +61,17 @@ _METERED: Final = (
 _LIMITS: Final = {"mean_power_w": "limit_w"}
 """Column → the one whose figures fill its meter."""
 _MIN_LANE: Final = 24
-_LANE_SHARE: Final = 40
+_LANE_SHARE: Final = 38
 """Percentage of the width that lanes take at least."""
+FIGURES: Final = 5
+"""Columns of figures that the table of a place shows before it has bars and sparklines."""
 _MIN_COLUMNS: Final = 3
-"""Sparklines are dropped before fewer columns than this remain."""
+"""The same next to lanes, and in a table that isn't the main one."""
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
+_SHORT: Final = 12
+"""Cells of names and words where `FIGURES` have no room otherwise."""
 _NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "question": 53, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
 _ENOUGH: Final = 9
@@ -87,6 +91,8 @@ class DrawnColumn(Struct, frozen=True):
     text: ColumnText
     header: str
     width: int
+    figures: int
+    """Cells of its figures or words alone, without the heading."""
     bar: int
     """Cells of a bar after the figure; 0: none."""
     longest: float
@@ -100,6 +106,8 @@ class DrawnColumn(Struct, frozen=True):
     """Of each row the figure that fills its meter; None: the column has bars."""
     ink: str = ""
     """Of its bars; empty: that of what each row is."""
+    above: str = ""
+    """The first line of a heading of two lines; `header` is the second one."""
 
     @property
     def name(self) -> str:
@@ -162,6 +170,11 @@ class TableLayout(Struct, frozen=True):
     """Of the bar of each row; empty: what the rows are has no ink of its own."""
 
     @property
+    def heading_lines(self) -> int:
+        """Two where the headings would leave no room for the figures in one."""
+        return 1 + any(column.above for column in self.columns)
+
+    @property
     def used(self) -> int:
         """The cells of its columns."""
         return PREFIX + self.name_width + _cells(self.columns, self.sparks)
@@ -196,6 +209,17 @@ class TableLayout(Struct, frozen=True):
         if self.frame.level in SENTENCES:
             return pad(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
+
+    def upper_header(self) -> Pieces:
+        """The first line of headings of two lines, each over the rest of its own."""
+        pieces: Line = [(" " * (PREFIX + self.name_width), "header")]
+        for column in self.columns:
+            is_sort = column.name == self.frame.sort.removeprefix("-")
+            ink = "chosen@reverse" if is_sort else f"header@sort -{column.name}"
+            above = column.text.aligned(column.above, column.width).ljust(column.cells)
+            pieces += [(" " * GAP, "header"), (above, ink)]
+        rest = _cells((), self.sparks)
+        return [*pieces, (" " * rest, "header")] if rest else pieces
 
     def header(self, titles: Sequence[Pieces] = ()) -> Pieces:
         """The titles; a click on one sorts by it, on that of the sort column reverses the order.
@@ -289,13 +313,16 @@ def plan(
     bars: Mapping[str, BarChart] | None = None,
     inks: Sequence[str] = (),
     full: Mapping[str, float] | None = None,
+    is_place: bool = False,
     headings: Mapping[str, ColumnText] = {},
 ) -> TableLayout:
     """The layout of a frame; columns that don't fit are left out, least important first.
 
     With `lanes` the rest of the width is a column of lanes. The columns begin with number `first`;
     of these the one that the rows are sorted by and one just `added` are always there, and those
-    that were chosen before sparklines and the bar of shares.
+    that were chosen before sparklines and the bar of shares. The table of a place has `FIGURES`
+    where the frame does: first bars and sparklines give way, then headings take two lines, then
+    names are cut in their middle.
     """
     wide = width >= _WIDE
     cells = _WIDE_BAR if wide and frame.view.name not in _KERNELS else _BAR
@@ -307,7 +334,7 @@ def plan(
     names = None
     if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
         names = row_names(frame, glyphs)
-    longest = _longest_name(frame, names, full_names)
+    longest = _longest_name(frame, names, full_names, width)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     sparks: Sequence[SparkColumn] = ()
     if frame.sparks and len(frame):
@@ -322,7 +349,12 @@ def plan(
         sparks = ()
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
-    shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1])
+    is_whole = is_place and not lanes
+    least = FIGURES if is_whole else _MIN_COLUMNS
+    shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1], least)
+    if is_whole and len(shown) < min(least, len(columns)):
+        most = width - PREFIX - min(longest, _SHORT) - 1
+        shown, sparks = _in_two_lines(frame, columns, room, most, must, least), ()
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
     if lanes and sparks:
         used = PREFIX + name_width + _cells(shown, [])
@@ -382,6 +414,7 @@ def _chosen(
     room: int,
     must: Set[str],
     signals: Sequence[Signal],
+    least: int,
 ) -> tuple[list[DrawnColumn], Sequence[SparkColumn]]:
     """The columns and the sparklines or lanes that have room; sparklines are worth more than bars.
 
@@ -393,8 +426,8 @@ def _chosen(
 
     def is_few(shown: Sequence[DrawnColumn]) -> bool:
         of_kernels = _MIN_OF_KERNELS[bool(sparks)]
-        least = of_kernels if frame.view.name in _KERNELS and not lanes else _MIN_COLUMNS
-        return len(shown) < min(least, len(columns))
+        wanted = of_kernels if frame.view.name in _KERNELS and not lanes else least
+        return len(shown) < min(wanted, len(columns))
 
     def is_short(shown: Sequence[DrawnColumn]) -> bool:
         return is_few(shown) or not wanted <= {each.name for each in shown}
@@ -412,6 +445,38 @@ def _chosen(
     if is_short(shown):
         shown = _fitting(frame, plain, room - _cells((), sparks), must)
     return shown, sparks
+
+
+def _in_two_lines(
+    frame: Frame,
+    columns: Sequence[DrawnColumn],
+    room: int,
+    most: int,
+    must: Set[str],
+    least: int,
+) -> list[DrawnColumn]:
+    """The columns under headings of two lines: as many as fit, or the `least` that are wanted in
+    `most` cells, with words cut if need be.
+    """
+    wanted = min(least, len(columns))
+    stacked = [_stacked(column) for column in columns]
+    short = [_stacked(column, _SHORT) for column in columns]
+    shown = _fitting(frame, stacked, room, must)
+    for form in (stacked, short):
+        if len(shown) < wanted:
+            shown = _fitting(frame, form, most, must, wanted)
+    return shown
+
+
+def _stacked(column: DrawnColumn, most: int = _MAX_WORD) -> DrawnColumn:
+    """A column without its bar, its heading broken where the two lines are shortest."""
+    plain = _plain(column)
+    words = plain.header.split(" ")
+    ways = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(len(words))]
+    above, header = min(ways, key=lambda way: max(map(cell_width, way)))
+    figures = min(plain.figures, most) if column.text.is_word else plain.figures
+    width = max(figures, cell_width(above), cell_width(header))
+    return replace(plain, above=above, header=header, width=width)
 
 
 def repeated_by_columns(frame: Frame) -> dict[str, BarChart]:
@@ -486,15 +551,21 @@ def _cells(columns: Sequence[DrawnColumn], sparks: Sequence[SparkColumn]) -> int
 
 
 def _fitting(
-    frame: Frame, columns: Sequence[DrawnColumn], room: int, must: Set[str] = frozenset()
+    frame: Frame,
+    columns: Sequence[DrawnColumn],
+    room: int,
+    must: Set[str] = frozenset(),
+    most: int | None = None,
 ) -> list[DrawnColumn]:
-    """The columns that fit, in their order; those that must be there, then from the first on."""
+    """The columns that fit, at most so many, in their order; those that must be there, then from
+    the first on.
+    """
     ranked = list(columns)
     if not frame.view.columns and not frame.view.name:
         head = len(columns[:2])
         ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _PREFERRED)
     ranked.sort(key=lambda column: column.name not in must)
-    count = fitting([column.cells for column in ranked], room, GAP)
+    count = fitting([column.cells for column in ranked[:most]], room, GAP)
     taken = {column.name for column in ranked[:count]}
     return [column for column in columns if column.name in taken]
 
@@ -530,8 +601,9 @@ def _column_of_words(frame: Frame, text: ColumnText, header: str) -> DrawnColumn
     words = [clean((values.words or ())[int(code)]) for code in codes]
     widths = [cell_width(display_name(word, "kernel") if kernels else word) for word in words]
     most = _MAX_OPERATION if name == "operation" else _MAX_WORD
-    width = max(cell_width(header), min(max(widths, default=1), most))
-    return DrawnColumn(text, header, width, 0, 1.0, tints(frame, text.metric), kernels)
+    figures = min(max(widths, default=1), most)
+    width = max(cell_width(header), figures)
+    return DrawnColumn(text, header, width, figures, 0, 1.0, tints(frame, text.metric), kernels)
 
 
 def _column_of_figures(
@@ -549,13 +621,13 @@ def _column_of_figures(
     marks = (values.extrapolated, values.partial, values.bound)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
+    figures = longest_width(cells)
     chart = bars.get(name)
     parts = BarParts.of(chart, frame.labels) if chart and len(chart.series) > 1 else None
     bar_width = _WIDE_BAR if parts is not None else bar_cells
     bar_width *= name in bars or (name in BARS and not bars)
     # The title of a column with bars is over these, too.
-    cells += [] if bar_width else [header]
-    width = longest_width(cells)
+    width = figures if bar_width else max(figures, cell_width(header))
     if bar_width:
         bar_width = max(bar_width, cell_width(header) - width - 1)
     # Bars of time in kernels have the classes' inks, others that of their kind.
@@ -567,13 +639,16 @@ def _column_of_figures(
         # The time of communication is mostly waiting: it doesn't set the scale.
         longest = float(np.nanmax(np.abs(values.known()[~is_comm]), initial=0.0)) or 1.0
     drawn = tints(frame, text.metric)
-    return DrawnColumn(text, header, width, bar_width, longest, drawn, parts=parts, ink=ink)
+    return DrawnColumn(
+        text, header, width, figures, bar_width, longest, drawn, parts=parts, ink=ink
+    )
 
 
-def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:
+def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool, width: int) -> int:
+    """The cells of the longest name; of what is longer than a line, `width` or more."""
     if names is None:
         names = frame.labels
         if len(names) <= _MAX_SHORTENED_TOGETHER:
             names = [shown_name(name, frame.level, full_names) for name in names]
     title = len(level_title(frame.level)) + 1
-    return max(title, longest_width(names))
+    return max(title, longest_width([name[:width] for name in names]))

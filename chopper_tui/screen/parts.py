@@ -485,7 +485,7 @@ class ScreenParts(SteadyScreen[None]):
         if self.shows_sentences:
             cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
             return divided_lines(body, cards, evidence, *after)
-        is_tree, rows = not self.view.name, len(self.frame) + 1 + frame
+        is_tree, rows = not self.view.name, len(self.frame) + self.table.heading_lines + frame
         least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
         # Below a table without pictures the detail has all of the width, until both have it.

@@ -12,10 +12,11 @@ from textual import events, work
 
 from chopper_core.columns import Metric, metric_named
 from chopper_core.model.charts import Card, Cards, Chart, Composition, StepBars
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import ALL_TIME, View
-from chopper_core.render.cells import SENTENCES, ColumnText, column_texts, level_title
+from chopper_core.render.cells import SENTENCES, ColumnText, column_texts
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled

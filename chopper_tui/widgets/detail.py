@@ -7,8 +7,9 @@ from typing import Final
 
 from chopper_core.columns import Metric
 from chopper_core.model.glossary import long_name
+from chopper_core.model.phrases import level_title
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.render.cells import display_name, level_title, wrapped
+from chopper_core.render.cells import display_name, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_tui.draw.figures import Detail, Figure

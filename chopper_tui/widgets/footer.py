@@ -17,10 +17,10 @@ from textual.widgets import Input
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
-from chopper_core.model.phrases import count
+from chopper_core.model.phrases import count, level_title
 from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render import cells
-from chopper_core.render.cells import beginning, cell_width, level_title, wrapped
+from chopper_core.render.cells import beginning, cell_width, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean, printable
 from chopper_core.util.patterns import late

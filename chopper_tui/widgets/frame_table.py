@@ -14,7 +14,8 @@ from textual.strip import Strip
 
 from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Lanes, lanes_of_rows
-from chopper_core.render.cells import ColumnText, crumb, level_title
+from chopper_core.model.phrases import level_title
+from chopper_core.render.cells import SENTENCES, ColumnText, crumb
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
@@ -79,8 +80,12 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         return len(self.frame) if self.frame is not None else 0
 
     @property
+    def heading_lines(self) -> int:
+        return self.layout_plan.heading_lines if self.layout_plan else 1
+
+    @property
     def page(self) -> int:
-        return max(self.size.height - 1, 1)
+        return max(self.size.height - self.heading_lines, 1)
 
     @property
     def label(self) -> str | None:
@@ -155,10 +160,12 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         if self.frame is not None and width != self._planned_width:
             # The first paint comes before the resize that lays out: it must be whole.
             self._lay_out(self.frame)
-        plan_, row = self.layout_plan, self.scroll_offset.y + y - 1
+        plan_, row = self.layout_plan, self.scroll_offset.y + y - self.heading_lines
         if plan_ is None or row >= self.rows:
             return Strip.blank(width, self.inks.of("text"))
-        if y == 0:
+        if y < self.heading_lines - 1:
+            return strip_of(plan_.upper_header(), width, self.inks)
+        if y == self.heading_lines - 1:
             titles = [sparks.title for sparks in self.sparks]
             return strip_of(plan_.header(titles), width, self.inks)
         drawn = [sparks.drawn.get(row, ()) for sparks in self.sparks]
@@ -185,15 +192,17 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor's row it opens it."""
         y = event.y - self.gutter.top
-        row = self.scroll_offset.y + y - 1
-        if y > 0 and row == self.cursor and self.rows:
+        row = self.scroll_offset.y + y - self.heading_lines
+        is_row = y >= self.heading_lines
+        if is_row and row == self.cursor and self.rows:
             self.explorer.action_perform("enter")
-        elif y > 0 and row < self.rows:
+        elif is_row and row < self.rows:
             self.move_to(row)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Explain the heading under the pointer."""
-        is_heading = event.y == self.gutter.top and self.layout_plan is not None
+        y = event.y - self.gutter.top
+        is_heading = 0 <= y < self.heading_lines and self.layout_plan is not None
         x = event.x - self.gutter.left
         self._point_at(self.layout_plan.column_at(x) if self.layout_plan and is_heading else None)
 
@@ -231,7 +240,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         }
         wanted: list[Sparks | LaneLines]
         if lanes is not None:
-            layout = plan(frame, width, glyphs, lanes=True)
+            layout = plan(frame, width, glyphs, lanes=True, is_place=True)
             lines = [
                 LaneLines(glyphs, column.cells, lanes=lanes, has_border=self.is_panel)
                 for column in layout.sparks
@@ -252,6 +261,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             layout = plan(frame, width - self.is_panel, glyphs, self.full_names, signals,
                           first=self.first_column, added=self.added,
                           bars=bars, inks=self.inks_of_rows, full=self.full,
+                          is_place=frame.level not in SENTENCES,
                           headings={} if len(frame) else self._headings)  # fmt: skip
             if len(frame):
                 self._headings = {each.name: each.text for each in layout.columns}
@@ -261,8 +271,11 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             ]
         if [each.key for each in wanted] != [each.key for each in self.sparks]:
             self.sparks = wanted
-        self._planned_width, self.layout_plan = width, layout
-        self.virtual_size = Size(width, len(frame) + 1)
+        before, self.layout_plan = self.heading_lines, layout
+        self._planned_width = width
+        self.virtual_size = Size(width, len(frame) + self.heading_lines)
+        if self.heading_lines != before:
+            self.call_later(self.explorer.fit_parts)
 
     def _name_rows(self) -> None:
         """Name the panel by its rows, and at its end below how many of them are cut."""
@@ -288,7 +301,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         self._name_rows()
 
     def _refresh_rows(self, *rows: int) -> None:
-        top = self.scroll_offset.y - 1
+        top = self.scroll_offset.y - self.heading_lines
         self.refresh(*(Region(0, row - top, self.size.width, 1) for row in rows))
 
     def _fill_sparks(self) -> None:

@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from chopper_core.columns.quantities import QUANTITIES
 from chopper_core.model.glossary import OPERATIONS, TERMS
-from chopper_core.render.cells import level_title
+from chopper_core.model.phrases import level_title
 from chopper_core.views import TABS, TREE, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import FIGURE, SUMS

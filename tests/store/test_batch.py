@@ -371,7 +371,9 @@ def test_no_scheduler_is_a_sentence(
     pytest.importorskip(
         "distributed", reason="Dask is not installed: pip install 'chopper-tui[dask]'"
     )
-    monkeypatch.setattr("chopper_core.util.workers._DASK_TIMEOUT", "1s")
+    import dask
+
+    monkeypatch.setitem(dask.config.config["distributed"]["comm"]["timeouts"], "connect", "1s")
     arguments = ["ingest", str(source), "-o", str(tmp_path / "out"), "--engine", "dask"]
     assert main([*arguments, "--scheduler", "tcp://127.0.0.1:9"]) == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err

@@ -122,12 +122,13 @@ async def test_a_drag_measures_in_a_chart() -> None:
         y = next(y for y, line in enumerate(at.lines()) if "┤" in line)
         await drag(at, (20, y), (50, y))
         assert re.fullmatch(
-            r"[\d.]+ to [\d.]+ ms: [\d.]+ ms, gfx mean \d+, min \d+, max \d+ MHz", at.status
+            r"[\d.]+ to [\d.]+ ms: [\d.]+ ms, gfx mean over time \d+, min \d+, max \d+ MHz",
+            at.status,
         )
         low, high = map(float, re.findall(r"[\d.]+", at.status)[:2])
         signal = at.explore.run.signal("gfx_mhz").curves[3]
         edges = np.array([low, high]) * 1e6 + at.explore.run.origin_ns
-        mean = float(re.findall(r"mean (\d+)", at.status)[0])
+        mean = float(re.findall(r"mean over time (\d+)", at.status)[0])
         assert signal.means(edges)[0] == pytest.approx(mean, rel=0.02)
         pane = next(each for each in at.explore.query(SignalPane) if each.is_shown)
         marked = sum(len(text) for text, ink in [*pane.lines(*pane.size)][1] if ink == "cursor")

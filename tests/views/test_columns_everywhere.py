@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.leads import leads
+from chopper_core.analyses.sample_definitions import DECLARED
 from chopper_core.analyses.step_parts import COMPUTE_PARTS, part_column
 from chopper_core.columns import METRICS
 from chopper_core.graph.collectives import collectives_of
@@ -344,3 +346,115 @@ def test_parts_of_some_gpus_are_divided_in_every_view(run: Run) -> None:
     assert "mfu_pct" in tree.extrapolated_total
     of_all = query(run, parse("R?order=phase&columns=mfu_pct")).total["mfu_pct"]
     assert tree.total["mfu_pct"] == pytest.approx(of_all, rel=0.1)
+
+
+def test_samples_in_the_time_of_a_row_are_columns_of_the_tree(run: Run) -> None:
+    """By a loop over the samples of a GPU and the activities of an operation on it."""
+    names = ("mean_gfx_mhz", "peak_power_w", "peak_at_ns", "lowest_gfx_mhz", "p95_power_w")
+    asked = f"R:gpu=2/phase=backward?order=gpu,phase,operation&columns={','.join(names)}"
+    found = query(run, parse(asked))
+    rows = run.tree_of(found.view).node(("2", "backward")).rows.tolist()
+    table = run.table
+    label = next(label for label in found.labels if label.startswith("mlp_dp"))
+    spans = sorted(
+        (int(table.start_ns[row]), int(table.start_ns[row] + table.duration_ns[row]))
+        for row in rows
+        if table.text_of("operation", int(table.operation[row])) == label
+    )
+
+    def samples(name: str) -> list[tuple[float, int, int]]:
+        """Value, time in which the operation runs, and middle of each sample with any."""
+        curve = run.measured[name].curves[2]
+        edges = curve.edges_ns.reshape(-1, 2).tolist()
+        known = []
+        for (begin, end), value in zip(edges, curve.interval_values().tolist(), strict=True):
+            inside, at = 0, begin
+            for first, last in spans:
+                at = max(at, first)
+                inside += max(min(last, end) - at, 0)
+                at = max(at, min(last, end))
+            if inside:
+                known.append((value, inside, begin + (end - begin) // 2))
+        return known
+
+    clock, power = samples("gfx_mhz"), samples("power_w")
+    row = found.row(found.labels.index(label))
+    whole = sum(weight for _, weight, _ in clock)
+    assert row["mean_gfx_mhz"] == pytest.approx(sum(v * w for v, w, _ in clock) / whole)
+    assert row["lowest_gfx_mhz"] == min(value for value, _, _ in clock)
+    most = max(power)[0]
+    assert row["peak_power_w"] == most
+    assert row["peak_at_ns"] in [at - run.origin_ns for value, _, at in power if value == most]
+    below = 0
+    for value, weight, _ in sorted(power):
+        below += weight
+        if below >= 0.95 * sum(each for _, each, _ in power):
+            assert row["p95_power_w"] == value
+            break
+
+
+def test_samples_of_gpus_are_those_of_the_view_power(run: Run) -> None:
+    names = [name for name in DECLARED if name in METRICS]
+    tree = query(run, parse(f"R?columns={','.join(names)}"))
+    shown = query(run, parse(f"R?view=power&columns={','.join(names)}"))
+    for name in names:
+        assert tree.values[name].known() == pytest.approx(
+            shown.values[name].known(), nan_ok=True
+        ), name
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
+    peaks = {label: tree.row(number) for number, label in enumerate(tree.labels)}
+    highest = max(peaks, key=lambda label: float(peaks[label]["peak_power_w"] or 0))
+    assert tree.total["peak_at_ns"] == peaks[highest]["peak_at_ns"]
+    assert tree.total["peak_power_w"] == peaks[highest]["peak_power_w"]
+
+
+OF_RANKS: Final = (
+    *("lead_ns", "mean_lead_ns", "starts_last_pct", "least_lead_ns", "occurrences", "behind"),
+    *("ahead_ns", "lead_change_ns", "work_ns", "throughput_x", "extra_work_ns", "slower_pct"),
+    *("straggler_wait_ns", "delay_ns", "extra_host_ns", "extra_launch_ns", "apart_by"),
+)
+
+
+@pytest.mark.parametrize("level", ["gpu", "operation", "iteration"])
+def test_figures_of_ranks_are_columns_of_the_tree(run: Run, level: str) -> None:
+    tree = query(run, parse(f"R?order={level}&columns={','.join(OF_RANKS)}"))
+    shown = query(run, parse(f"R?view=ranks&by={level}&columns={','.join(OF_RANKS)}"))
+    for label in shown.labels:
+        here, there = (each.row(each.labels.index(label)) for each in (tree, shown))
+        assert here == pytest.approx(there, nan_ok=True), label
+    for name in ("delay_ns", "extra_host_ns", "apart_by"):
+        assert tree.values[name].present().any() == (level == "gpu"), name
+    assert tree.values["behind"].present().any() == (level != "gpu")
+
+
+def test_leads_and_work_of_one_gpu_are_those_of_its_matched_kernels(run: Run) -> None:
+    """By a loop over the kernels that all GPUs run."""
+    names = ("lead_ns", "mean_lead_ns", "work_ns", "extra_work_ns", "slower_pct", "occurrences")
+    asked = f"R:gpu=5?order=gpu,operation&base=total&columns={','.join(names)}"
+    found = query(run, parse(asked))
+    (peers,) = leads(run, View(run.name))[0].peers
+    place, table = peers.gpus.index(5), run.table
+    lead: Counter[str] = Counter()
+    took: dict[str, list[list[int]]] = {}
+    steps: dict[str, set[int]] = {}
+    for number, rows in enumerate(peers.rows.tolist()):
+        label = table.text_of("operation", int(table.operation[rows[place]]))
+        starts = [int(table.start_ns[row]) for row in rows]
+        lead[label] += max(starts) - starts[place]
+        steps.setdefault(label, set()).add(int(table.iteration[rows[place]]))
+        took.setdefault(label, [])
+        if peers.is_same[number]:
+            took[label].append([int(table.duration_ns[row]) for row in rows])
+        else:
+            took[label].append([0] * len(rows))
+    assert len(lead) > 10
+    for label, each in took.items():
+        row = found.row(found.labels.index(label))
+        own = np.sum(each, axis=0) / len(steps[label])
+        usual = float(np.median(np.delete(own, place)))
+        assert row["occurrences"] == len(each)
+        assert row["lead_ns"] == pytest.approx(lead[label])
+        assert row["mean_lead_ns"] == pytest.approx(lead[label] / len(each))
+        assert row["work_ns"] == pytest.approx(own[place])
+        assert row["extra_work_ns"] == pytest.approx(own[place] - usual)
+        assert row["slower_pct"] == pytest.approx(100 * (own[place] / usual - 1))

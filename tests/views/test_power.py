@@ -14,11 +14,11 @@ from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.analyses.power_samples import (
     CORRELATED,
-    OF_SAMPLES,
     OF_STEPS,
     Correlation,
     samples_of,
 )
+from chopper_core.analyses.sample_definitions import DECLARED
 from chopper_core.analyses.samples import paired_with, sampled
 from chopper_core.columns import METRICS, Metric
 from chopper_core.extensions.runs.figures import figures_of_run
@@ -275,15 +275,15 @@ def test_no_title_stands_for_two_figures() -> None:
     def header(each: Metric) -> str:
         return each.title if each.title.endswith(each.unit) else f"{each.title} {each.unit}"
 
-    own = [*OF_SAMPLES.values(), *CORRELATED.values(), *OF_STEPS.values()]
+    own = [*DECLARED.values(), *CORRELATED.values(), *OF_STEPS.values()]
     there = {header(each): each.name for each in METRICS.values()}
     assert [each.name for each in own if there.get(header(each), each.name) != each.name] == []
 
 
 def test_means_over_time_and_over_activities_name_each_other() -> None:
-    over_time = [each for each in OF_SAMPLES.values() if each.name.startswith("mean_")]
+    over_time = [each for each in DECLARED.values() if each.name.startswith("mean_")]
     # One of two signals has no metric of its own.
-    over_time.remove(OF_SAMPLES["mean_hot_c"])
+    over_time.remove(DECLARED["mean_hot_c"])
     assert len(over_time) >= 6
     for each in over_time:
         twin = METRICS[each.name.removeprefix("mean_")]

@@ -13,7 +13,7 @@ from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Scope, Values, column
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import facts
+from chopper_core.model.phrases import facts, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
 from chopper_core.model.units import time_text
@@ -64,8 +64,10 @@ def answer(run: Run, view: View) -> ViewResult:
     waits = [name for name in (*OVERHEADS, "comm_wait_ns") if own[name].numbers.any()]
     sort = LAUNCH if LAUNCH in waits else "idle_ns"
     drawn = {
-        f"before compute starts, by {by}": _parts_of_waits(own),
-        f"time without compute, by {by}": {CAUSES[name]: own[name].numbers for name in used},
+        f"before compute starts, by {level_title(by)}": _parts_of_waits(own),
+        f"time without compute, by {level_title(by)}": {
+            CAUSES[name]: own[name].numbers for name in used
+        },
     }
     charts: list[Chart] = []
     for title, parts in drawn.items():
