@@ -113,11 +113,6 @@ def _listed(screen: Explorer) -> Iterator[Offer]:
         yield f"Theme: {name}", "Choose these colours.", "theme", name
     for name in screen.run.signal_names:
         yield f"Signal: {screen.run.signal(name).title}", f"Chart {name}.", "metric", name
-    shown = {column.name for column in screen.frame.columns}
-    metrics = screen.frame.more if screen.view.name else METRICS.values()
-    for metric in metrics:
-        if metric.name not in shown:
-            yield f"Column: {metric.title}", metric.definition, "columns", f"+{metric.name}"
     recent = (address.render(trail[-1].view) for trail in reversed(screen.past))
     for text in dict.fromkeys(recent):
         yield f"Recent: {text}", "Go there again.", "go", text
@@ -128,7 +123,7 @@ def _performed(known: Action) -> Offer:
 
 
 def _figures(screen: Explorer) -> Iterator[Offer]:
-    """The figures that are shown somewhere, by their names and headings, and the place to go to."""
+    """Figures by their names and headings: where one is shown, to sort by one, to add one."""
     tabs, here = screen.tabs, screen.view.name or EXPLORE
     for quantity in QUANTITIES.values():
         names = (each.partition(" ")[0] for each in quantity.places)
@@ -145,6 +140,11 @@ def _figures(screen: Explorer) -> Iterator[Offer]:
     for name, tab in tabs.items():
         for column in () if name in (here, EXPLORE) else columns_of_view(name):
             yield f"{tab.name}: {column.title}", column.definition, "view", name
+    shown = {column.name for column in screen.frame.columns}
+    metrics = screen.frame.more if screen.view.name else METRICS.values()
+    for metric in metrics:
+        if metric.name not in shown:
+            yield f"Column: {metric.title}", metric.definition, "columns", f"+{metric.name}"
 
 
 def spoken(screen: Explorer, text: str) -> list[Offer]:
