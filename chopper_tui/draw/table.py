@@ -70,8 +70,9 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
-_SHORT: Final = 12
-"""Cells of names and words where `FIGURES` have no room otherwise."""
+_SHORT_NAME: Final = 12
+_SHORT_WORD: Final = 13
+"""Cells of names and of words where `FIGURES` have no room otherwise."""
 _NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "question": 53, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
 _ENOUGH: Final = 9
@@ -353,7 +354,7 @@ def plan(
     least = FIGURES if is_whole else _MIN_COLUMNS
     shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1], least)
     if is_whole and len(shown) < min(least, len(columns)):
-        most = width - PREFIX - min(longest, _SHORT) - 1
+        most = width - PREFIX - min(longest, _SHORT_NAME) - 1
         shown, sparks = _in_two_lines(frame, columns, room, most, must, least), ()
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
     if lanes and sparks:
@@ -460,7 +461,7 @@ def _in_two_lines(
     """
     wanted = min(least, len(columns))
     stacked = [_stacked(column) for column in columns]
-    short = [_stacked(column, _SHORT) for column in columns]
+    short = [_stacked(column, _SHORT_WORD) for column in columns]
     shown = _fitting(frame, stacked, room, must)
     for form in (stacked, short):
         if len(shown) < wanted:
