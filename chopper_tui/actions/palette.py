@@ -71,7 +71,7 @@ def palette(screen: Explorer, typed: str) -> None:
 
     def said(text: str) -> tuple[Options, Options]:
         words = " ".join(text.split())
-        return _options(spoken(screen, words)), _options(_names(screen, words))
+        return _options(spoken(screen, words)), _options(_found(screen, words))
 
     def perform(key: str) -> None:
         action_id, _, argument = key.partition(" ")
@@ -84,7 +84,7 @@ def palette(screen: Explorer, typed: str) -> None:
 def knows(screen: Explorer, text: str) -> bool:
     """Whether a text is one that the palette understands, or in the title of an entry."""
     words = text.lower().split()
-    if any((*spoken(screen, " ".join(words)), *_names(screen, " ".join(words)))):
+    if any((*spoken(screen, " ".join(words)), *_found(screen, " ".join(words)))):
         return True
     titles = (title.lower() for title, _, _, _ in (*_listed(screen), *_figures(screen)))
     return any(all(word in title for word in words) for title in titles)
@@ -123,7 +123,7 @@ def _performed(known: Action) -> Offer:
 
 
 def _figures(screen: Explorer) -> Iterator[Offer]:
-    """Figures by their names and headings: where one is shown, to sort by one, to add one."""
+    """The figures that are shown somewhere, by their names and headings, and the place to go to."""
     tabs, here = screen.tabs, screen.view.name or EXPLORE
     for quantity in QUANTITIES.values():
         names = (each.partition(" ")[0] for each in quantity.places)
@@ -140,11 +140,6 @@ def _figures(screen: Explorer) -> Iterator[Offer]:
     for name, tab in tabs.items():
         for column in () if name in (here, EXPLORE) else columns_of_view(name):
             yield f"{tab.name}: {column.title}", column.definition, "view", name
-    shown = {column.name for column in screen.frame.columns}
-    metrics = screen.frame.more if screen.view.name else METRICS.values()
-    for metric in metrics:
-        if metric.name not in shown:
-            yield f"Column: {metric.title}", metric.definition, "columns", f"+{metric.name}"
 
 
 def spoken(screen: Explorer, text: str) -> list[Offer]:
@@ -236,6 +231,20 @@ def _clocks(text: str) -> Iterator[Offer]:
     if found[2] or _CLOCKS_MHZ[0] <= clock <= _CLOCKS_MHZ[1]:
         why = "How long a step would take at this clock, by replay."
         yield f"What if the clock were {clock:,.10g} MHz", why, "what_if", f"clock={clock:g}"
+
+
+def _found(screen: Explorer, text: str) -> Iterator[Offer]:
+    """Names of the run, and columns to add to the table; those that only explain with it last."""
+    yield from _names(screen, text)
+    shown = {column.name for column in screen.frame.columns}
+    metrics = screen.frame.more if screen.view.name else METRICS.values()
+    others = [each for each in metrics if each.name not in shown]
+    words = text.split()
+    titled = [each for each in others if all(word in each.title.lower() for word in words)]
+    named = {each.name for each in titled}
+    for each in (*titled, *(each for each in others if each.name not in named)):
+        if each.name in named or all(word in each.definition.lower() for word in words):
+            yield f"Column: {each.title}", each.definition, "columns", f"+{each.name}"
 
 
 def _names(screen: Explorer, text: str) -> Iterator[Offer]:
