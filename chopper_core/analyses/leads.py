@@ -358,6 +358,10 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         words = (*CAUSES, "clock", None)
         return [words[each] for each in code.tolist()]
 
+    def cause_of(self, place: int, when: Sequence[int]) -> str | None:
+        """What a GPU takes longer for than its peers in some steps; None where it is little."""
+        return self._causes(when, MIN_CAUSE_SHARE * self.typical_ns, [place])[0]
+
     def causes(self) -> list[str | None]:
         found = self._causes((), MIN_CAUSE_SHARE * self.typical_ns)
         for one in self.stragglers:
@@ -428,7 +432,7 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     """
     view = of_all_gpus(view)
     order = complete_order([level for level, _ in view.scope])
-    scope = View(view.run, view.path, order, cut=view.cut)
+    scope = View(run.name, view.path, order, cut=view.cut)
     found = run.memo(("leads", scope), lambda: _leads(run, scope))
     return found, view
 

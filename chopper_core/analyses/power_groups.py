@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE
 from chopper_core.analyses.power_samples import OF_STEPS
-from chopper_core.analyses.rows import GpuRows, LabelledRows, Own
+from chopper_core.analyses.rows import GROUP_GPUS, GpuRows, LabelledRows, Own
 from chopper_core.analyses.sample_definitions import of_several, text_of_several
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC
@@ -37,8 +37,6 @@ _SPREAD: Final = {
 """Column → the figure of which it has the largest minus the smallest of the row's GPUs."""
 COLUMNS: Final = columns(
     """
-    group_gpus | | its GPUs
-        The number of the row's GPUs.
     power_spread_w | W | spread W
         Largest minus smallest mean_power_w of the row's GPUs.
     hot_spread_c | °C | spread °C
@@ -76,7 +74,7 @@ def of_groups(
     by_name = {metric.name: values for metric, values in own}
     figures = {name: values.known() for name, values in by_name.items()}
     members = [places_in(energy.gpus, [gpus[at] for at in places]) for places in rows.members]
-    found: Own = [(COLUMNS["group_gpus"], numbered([len(places) for places in rows.members]))]
+    found: Own = [(GROUP_GPUS, numbered([len(places) for places in rows.members]))]
     steps = energy_columns(energy, members)
     joules = steps[0][1].known()
     found += [*steps, (OF_STEPS["energy_pct"], numbered(100.0 * ratios(joules, joules.sum())))]

@@ -1,98 +1,48 @@
-"""The figures of ranks: who is ahead, extra work, waits in collectives."""
+"""The figures of ranks in rows of activities: who is ahead, extra work, waits in collectives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
-from chopper_core.analyses import collective_columns as collective_columns
-from chopper_core.analyses.leads import RankLeads
+from chopper_core.analyses.base import PAIR
+from chopper_core.analyses.collective_columns import gpu_words
+from chopper_core.analyses.leads import (
+    RankLeads,
+    lead_changes,
+    leads,
+)
+from chopper_core.analyses.matched_kernels import Occurrences, sums_by
 from chopper_core.analyses.rows import Own
-from chopper_core.columns import METRICS, Metric, Values, column
-from chopper_core.columns.metric import absent
-from chopper_core.util.arrays import Int64, Numbers
-from chopper_core.util.grouping import counts_of, sums_of
+from chopper_core.columns import METRICS, Values, column, numbered, worded
+from chopper_core.columns.metric import Scope, absent
+from chopper_core.model.groups import Groups
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.errors import ChopperError
+from chopper_core.util.grouping import (
+    beyond_others,
+    combined,
+    counts_of,
+    distinct,
+    first_equal,
+    medians_along,
+    places_by,
+    ranked,
+    ratios,
+    run_maxima,
+    run_starts,
+    sums_of,
+)
 
-LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
-_UNMATCHED: Final = "no compute kernel of the row runs on all GPUs"
-LEAD: Final = column(f"""lead_ns | ns | sum ahead | sum
-    Lead value: how much earlier the GPU starts each matched kernel than the GPU that starts it
-    last, summed over the occurrences. The straggler has the least.
-    missing: {_UNMATCHED}
-    source: {LIT}""")
-MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | ahead
-    lead_ns over the number of matched kernels.
-    missing: {_UNMATCHED}
-    source: {LIT}""")
-LAST: Final = column(f"""starts_last_pct | % | starts last
-    Share of the matched kernels that start last on this GPU.
-    missing: {_UNMATCHED}""")
-ITERATION_TIME: Final = column("""span_ns | ns | span
-    From the first start to the last end of the scope's activities of a step: of a GPU
-    the median over the steps, of a step the largest over the GPUs.""")
-WORK: Final = column(f"""work_ns | ns | work/step
-    Durations of the matched compute, per step: the same kernels on every GPU, of equal
-    shapes and FLOPs. Of a step the largest of the GPUs.
-    missing: {_UNMATCHED}""")
-THROUGHPUT: Final = column(f"""throughput_x | x | throughput
-    Normalised throughput: the largest work_ns of the rows, of GPUs among its peers, over the
-    row's (Chopper's max(iter)/iter, of sums of durations).
-    missing: {_UNMATCHED}
-    source: UnaryLab/chopper lead_and_throughput""")
-DELAY: Final = column("""delay_ns | ns | delay
-    How much the GPU delays the others per step: how much later than the usual GPU it
-    arrives at the collectives of the same GPUs, where the others wait without compute, minus
-    the exposed communication it had with other GPUs, and minus the same for the usual GPU.
-    missing: the scope has no collectives with all their ranks""")
-EXTRA_WORK: Final = column(f"""extra_work_ns | ns | extra work | signed
-    work_ns minus its median over its peers: how much longer the same kernels take on this GPU,
-    per step.
-    missing: {_UNMATCHED}""")
-SLOWER: Final = column(f"""slower_pct | % | slower | signed
-    extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or step,
-    that of the scope's straggler.
-    missing: {_UNMATCHED}""")
-EXTRA_HOST: Final = column("""extra_host_ns | ns | extra host | signed
-    Idle time before launch calls (idle_host_ns) per step, minus its median over the other
-    GPUs: how much later its host launches.""")
-EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
-    Idle time from launch calls on (idle_launch_ns) and, unless activities were lost, before
-    those without a launch record, per step, minus the median over the other GPUs.""")
-CAUSE: Final = column("""apart_by | | cause
-    Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
-    1 % below the others' median, else `kernels`), compute that the others don't have (`work`),
-    extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the
-    step.
-    missing: none is over 1 % of the step""")
-COUNT: Final = column("""occurrences | | matched | sum
-    Kernels that were matched across all GPUs.""")
-BEHIND: Final = column(f"""behind | | straggler
-    The GPU that is ahead least: it starts the row's kernels last.
-    missing: {_UNMATCHED}""")
-AHEAD: Final = column(f"""ahead_ns | ns | others ahead
-    How much earlier than the straggler the other GPUs start a matched kernel: mean over them
-    and over the occurrences.
-    missing: {_UNMATCHED}
-    source: {LIT}""")
-CHANGE: Final = column(f"""lead_change_ns | ns | Δ others ahead | sum | signed
-    How much further the others get ahead of the scope's straggler, from the row's kernels to
-    the ones that start next.
-    missing: {_UNMATCHED}
-    source: UnaryLab/chopper straggler (s-delta), mean over the GPUs""")
-GPUS: Final = column("""gpus | | GPUs
-    GPUs of the row that are compared.""")
-LEAST: Final = column(f"""least_lead_ns | ns | least ahead
-    The smallest mean_lead_ns of the row's GPUs: that of its straggler.
-    source: {LIT}""")
-CAUSES: Final = column("""apart_gpus | | causes
+_LEADS: Final = "leads"
+CAUSES_OF_GPUS: Final = column("""apart_gpus | | causes
     GPUs of the row that lag, by cause (see apart_by).
     missing: none of them lags for a known cause""")
-
-
-STRAGGLER_WAIT: Final = column("""caused_ns | ns | caused wait | sum over other GPUs
-    Time that other GPUs spent waiting for the scope's straggler, where it arrived last.
-    missing: the files lack ranks of the process group""")
 
 
 def rank_waits(stand: RankLeads) -> Own:
@@ -106,14 +56,14 @@ def rank_waits(stand: RankLeads) -> Own:
     each = [
         (waits, who)
         for waits in (chosen.member_wait_ns, chosen.member_exposed_ns)
-        for who in _who(stand)
+        for who in waiting_pairs(stand)
     ]
     # GPUs that aren't compared come last.
     sums = [Values(sums_of(waits, who, count + 1)[:-1]) for waits, who in each]
     return list(zip(heads, sums, strict=True))
 
 
-def _who(stand: RankLeads) -> tuple[Int64, Int64]:
+def waiting_pairs(stand: RankLeads) -> tuple[Int64, Int64]:
     """Of each collective's kernel the places of its GPU and of the one that arrives last."""
     chosen, gpus = stand.collectives, np.array(stand.gpus)
     assert chosen is not None
@@ -123,26 +73,301 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
     return places[stand.table.gpu[chosen.rows]], places[last]
 
 
-def delays(stand: RankLeads) -> tuple[Metric, Values]:
-    if stand.delays_ns is None:
-        return DELAY, absent(len(stand.gpus), 0)
-    return DELAY, Values(stand.delays_ns.mean(axis=1))
+class RowsOnGpus(Struct, frozen=True, eq=False):
+    """Pairs of a row and a GPU, row by row."""
+
+    row: Index
+    place: Index
+    """The GPU, as its place in the scope's."""
+    owner: Index
+    """The pair of each matched kernel that is in a row."""
+
+    def __len__(self) -> int:
+        return len(self.row)
 
 
-def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
-    """Waits within the rows: of all GPUs, and those that the scope's straggler causes."""
-    chosen, count = stand.collectives, len(codes)
-    if chosen is None:
-        none = Values(np.zeros(count, np.int64))
-        return [(METRICS["wait_ns"], none), (STRAGGLER_WAIT, none)]
-    place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
-    mine = _who(stand)[1] == stand.behind
-    unseen = counts_of(place, count) > 0
-    unseen &= counts_of(place[chosen.complete[chosen.member_set]], count) == 0
-    return [
-        (METRICS["wait_ns"], Values(sums_of(chosen.member_wait_ns, place, count), unseen)),
-        (
-            STRAGGLER_WAIT,
-            Values(sums_of(chosen.member_wait_ns[mine], place[mine], count), unseen),
-        ),
-    ]
+class RowLeads(Struct, frozen=True, eq=False, dict=True):
+    """What rows of activities show of the GPUs of their scope side by side."""
+
+    stand: RankLeads
+    nodes: Groups
+    parent: Groups
+
+    @cached_property
+    def numbers(self) -> tuple[Index, ...]:
+        """The row of each matched kernel, -1 in none, as occurrences x GPUs for each set of
+        peers."""
+        peers = self.stand.peers
+        every = self.nodes.numbers_of(np.concatenate([own.rows.ravel() for own in peers]))
+        parts = np.split(every, np.cumsum([own.rows.size for own in peers])[:-1])
+        return tuple(part.reshape(own.rows.shape) for part, own in zip(parts, peers, strict=True))
+
+    @cached_property
+    def cells(self) -> RowsOnGpus:
+        """The pairs of a row and a GPU with a matched kernel."""
+        gpus, parts = len(self.stand.gpus), []
+        for own, number in zip(self.stand.peers, self.numbers, strict=True):
+            code = number * gpus + np.searchsorted(self.stand.gpus, own.gpus)
+            parts.append(code[number >= 0])
+        codes, owner = ranked(np.concatenate(parts))
+        return RowsOnGpus(codes // gpus, codes % gpus, owner)
+
+    def _summed(self, figure: Callable[[Occurrences], Int64 | Mask]) -> Float64:
+        """A figure of matched kernels, added up by row and GPU."""
+        found = [
+            figure(own)[number >= 0]
+            for own, number in zip(self.stand.peers, self.numbers, strict=True)
+        ]
+        return sums_of(np.concatenate(found).astype(np.float64), self.cells.owner, len(self.cells))
+
+    def of_rows(self, each: Float64 | Int64) -> Float64:
+        """The sum of a figure of rows and GPUs, by row."""
+        return sums_of(np.asarray(each, np.float64), self.cells.row, len(self.nodes))
+
+    @cached_property
+    def counts(self) -> Int64:
+        """Matched kernels by row and GPU."""
+        return counts_of(self.cells.owner, len(self.cells))
+
+    @cached_property
+    def lead_ns(self) -> Float64:
+        return self._summed(lambda own: own.lead_ns)
+
+    @cached_property
+    def gpus_of_rows(self) -> Int64:
+        """How many GPUs of each row have a matched kernel."""
+        return counts_of(self.cells.row, len(self.nodes))
+
+    @property
+    def is_matched(self) -> Mask:
+        return np.asarray(self.gpus_of_rows > 0, np.bool_)
+
+    @property
+    def several(self) -> Mask:
+        return np.asarray(self.gpus_of_rows > 1, np.bool_)
+
+    @cached_property
+    def steps(self) -> Int64:
+        """The number of steps in which each row has a matched kernel."""
+        pairs = []
+        for own, number in zip(self.stand.peers, self.numbers, strict=True):
+            inside = number >= 0
+            steps = np.broadcast_to(own.table.iteration[own.rows[:, :1]], own.rows.shape)
+            pairs.append(np.stack([number[inside], steps[inside]]).astype(np.int64))
+        names, _ = combined(tuple(np.concatenate(pairs, axis=1)))
+        return counts_of(names[:, 0].astype(np.intp), len(self.nodes))
+
+    @cached_property
+    def compared(self) -> Index:
+        """The place of the GPU of each row whose work is compared: its only one, else the scope's
+        straggler; -1 where neither has a matched kernel there."""
+        found, cells = np.full(len(self.nodes), -1, np.intp), self.cells
+        late = cells.place == self.stand.behind
+        found[cells.row[late]] = self.stand.behind
+        alone = self.gpus_of_rows[cells.row] == 1
+        found[cells.row[alone]] = cells.place[alone]
+        return found
+
+    @cached_property
+    def compared_work(self) -> tuple[Float64, Float64, Float64]:
+        """The durations of the same compute per step on the compared GPU of each row; of its
+        kernels there, on its other peers their median, and on any of them the largest. NaN without.
+        """
+        own_ns, usual_ns, most_ns = np.full((3, len(self.nodes)), np.nan)
+        for own, number in zip(self.stand.peers, self.numbers, strict=True):
+            same, places = own.take(own.is_same), np.searchsorted(self.stand.gpus, own.gpus)
+            number, took = number[own.is_same], same.durations_ns()
+            whole = took.sum(axis=1)
+            usual = whole - beyond_others(whole)
+            for at, place in enumerate(places.tolist()):
+                rows = np.flatnonzero(self.compared == place)
+                if not len(rows) or not len(same):
+                    continue
+                of_kernel = number[:, at]
+                if (of_kernel == rows[0]).all():
+                    own_ns[rows[0]], usual_ns[rows[0]] = whole[at], usual[at]
+                    most_ns[rows[0]] = whole.max()
+                    continue
+                inside = np.isin(of_kernel, rows)
+                sums = sums_by(of_kernel[inside], took[:, inside], len(self.nodes))[rows]
+                own_ns[rows], most_ns[rows] = sums[:, at], sums.max(axis=1)
+                if sums.shape[1] > 1:
+                    usual_ns[rows] = medians_along(np.delete(sums, at, axis=1), axis=1)
+        first, second, third = (ratios(each, self.steps) for each in (own_ns, usual_ns, most_ns))
+        return first, second, third
+
+    @cached_property
+    def of_gpus(self) -> list[tuple[int, tuple[int, ...]] | None]:
+        """The GPU and steps, as places of the scope's, of each row that is all that one GPU does in
+        them; else None."""
+        cells, owner = self.nodes.split(PAIR)
+        every = self.parent.split(PAIR)[0]
+        key, keys = (
+            (each.codes("gpu").astype(np.int64) << 32) + each.codes("iteration")
+            for each in (cells, every)
+        )
+        at = first_equal(keys, key)
+        is_all = (at >= 0) & (cells.sizes() == every.sizes()[at])
+        gpus, steps = cells.codes("gpu"), cells.codes("iteration").astype(np.int64)
+        places, whens = (
+            first_equal(np.array(known, np.int64), codes.astype(np.int64))
+            for known, codes in ((self.stand.gpus, gpus), (self.stand.iterations, steps))
+        )
+        found: list[tuple[int, tuple[int, ...]] | None] = [None] * len(self.nodes)
+        for row, own in places_by(owner).items():
+            when = whens[own][whens[own] >= 0]
+            if is_all[own].all() and len(distinct(places[own])) == 1 and len(when):
+                place = int(places[own[0]])
+                found[row] = (place, tuple(when.tolist())) if place >= 0 else None
+        return found
+
+    def of_each_gpu(self, figure: Callable[[int, tuple[int, ...]], float]) -> Values:
+        """A figure of the rows that are one GPU, by its place and steps."""
+        return numbered([np.nan if own is None else figure(*own) for own in self.of_gpus])
+
+    def known(self, numbers: Float64, there: Mask | None = None) -> Values:
+        """Figures of the rows with a matched kernel."""
+        is_there = self.is_matched if there is None else self.is_matched & there
+        return numbered(np.where(is_there, numbers, np.nan))
+
+    def share(self, each: Float64) -> Values:
+        """A figure by row and GPU over the matched kernels of each row."""
+        return self.known(ratios(self.of_rows(each), self.of_rows(self.counts)))
+
+    def last(self) -> Float64:
+        """How many matched kernels no other GPU starts later, by row and GPU."""
+        return self._summed(lambda own: own.lead_ns == 0)
+
+    @cached_property
+    def _by_lead(self) -> tuple[Index, Float64]:
+        """The places of rows and GPUs by row, then by mean lead, and their mean leads."""
+        mean = ratios(self.lead_ns, self.counts)
+        order = np.lexsort((self.cells.place, mean, self.cells.row))
+        return order, mean[order]
+
+    def behind(self) -> tuple[Index, Float64, Float64]:
+        """The GPU of each row that is ahead least, how far it is, and how far the others are
+        beyond; NaN without a matched kernel."""
+        order, mean = self._by_lead
+        row, size = self.cells.row[order], len(self.nodes)
+        first, gpu = run_starts(row), np.zeros(size, np.intp)
+        gpu[row[first]] = np.array(self.stand.gpus)[self.cells.place[order][first]]
+        least = np.full(size, np.nan)
+        least[row[first]] = mean[first]
+        others = ratios(sums_of(mean, row, size) - least, self.gpus_of_rows - 1)
+        return gpu, least, others - least
+
+    def change(self) -> Values:
+        """How much the others gain on the scope's straggler at its kernels of each row."""
+        stand = self.stand
+        number = self.numbers[stand.peers.index(stand.found)][:, stand.late_column]
+        inside, count = number >= 0, len(self.nodes)
+        gained = sums_of(lead_changes(stand)[inside], number[inside], count)
+        there = counts_of(number[inside], count) > 0
+        return self.known(gained * len(stand.gpus), there)
+
+    def throughput(self) -> Float64:
+        """Of rows of one GPU against its peers, of others against the other rows."""
+        work, (_, _, most) = self.work(), self.compared_work
+        longest = np.where(self.several, np.nan_to_num(work), 0.0).max(initial=0.0)
+        return ratios(np.where(self.several, longest, most), work)
+
+    def work(self) -> Float64:
+        """The durations of the same compute per step, the largest of each row's GPUs."""
+        took = self._summed(lambda own: own.table.duration_ns[own.rows] * own.is_same[:, None])
+        order = np.lexsort((took, self.cells.row))
+        row, most = self.cells.row[order], np.full(len(self.nodes), np.nan)
+        first = run_starts(row)
+        most[row[first]] = run_maxima(took[order], first)
+        return ratios(most, self.steps)
+
+    def waits(self) -> Values:
+        """The waits in the collectives of each row that the scope's straggler causes."""
+        chosen, count = self.stand.collectives, len(self.nodes)
+        if chosen is None:
+            return Values(np.zeros(count, np.int64))
+        number = self.nodes.numbers_of(chosen.rows)
+        inside = number >= 0
+        unseen = counts_of(number[inside], count) > 0
+        whole = chosen.complete[chosen.member_set]
+        unseen &= counts_of(number[inside & whole], count) == 0
+        mine = inside & (waiting_pairs(self.stand)[1] == self.stand.behind)
+        return Values(sums_of(chosen.member_wait_ns[mine], number[mine], count), unseen)
+
+    def delays(self) -> Values:
+        delays_ns = self.stand.delays_ns
+        if delays_ns is None:
+            return absent(len(self.nodes), 0)
+        return self.of_each_gpu(lambda place, when: float(delays_ns[place, list(when)].mean()))
+
+    def extra(self, word: str) -> Values:
+        return self.of_each_gpu(lambda place, when: float(self.stand.extra(word, when)[place]))
+
+    def causes(self) -> Values:
+        stand, words = self.stand, list[str | None]()
+        every = stand.causes()
+        for own in self.of_gpus:
+            if own is None:
+                words.append(None)
+            elif len(own[1]) == len(stand.iterations):
+                words.append(every[own[0]])
+            else:
+                words.append(stand.cause_of(*own))
+        return worded(words)
+
+    def figure(self, name: str) -> Values:
+        if name in _OF_WORK:
+            own, usual, _ = self.compared_work
+            return self.known(_OF_WORK[name](own, usual))
+        return _FIGURES[name](self)
+
+
+_OF_WORK: Final[dict[str, Callable[[Float64, Float64], Float64]]] = {
+    "extra_work_ns": lambda own, usual: own - usual,
+    "slower_pct": lambda own, usual: 100.0 * (ratios(own, usual) - 1),
+}
+_FIGURES: Final[dict[str, Callable[[RowLeads], Values]]] = {
+    "lead_ns": lambda rows: rows.known(rows.of_rows(rows.lead_ns)),
+    "mean_lead_ns": lambda rows: rows.share(rows.lead_ns),
+    "starts_last_pct": lambda rows: rows.share(100.0 * rows.last()),
+    "least_lead_ns": lambda rows: rows.known(rows.behind()[1]),
+    "occurrences": lambda rows: Values(rows.of_rows(rows.counts).astype(np.int64)),
+    "behind": lambda rows: gpu_words(rows.behind()[0], rows.several),
+    "ahead_ns": lambda rows: rows.known(rows.behind()[2], rows.several),
+    "lead_change_ns": RowLeads.change,
+    "work_ns": lambda rows: rows.known(rows.work()),
+    "throughput_x": lambda rows: rows.known(rows.throughput()),
+    "straggler_wait_ns": RowLeads.waits,
+    "delay_ns": RowLeads.delays,
+    "extra_host_ns": lambda rows: rows.extra("host"),
+    "extra_launch_ns": lambda rows: rows.extra("launch"),
+    "apart_by": RowLeads.causes,
+}
+
+
+def rank_scope(stand: RankLeads, level: str) -> Scope:
+    """The rows of a level of GPUs that are compared already, for columns of ranks."""
+    nodes, parent = stand.split(level), stand.node
+    nodes.memo[_LEADS, id(parent)] = RowLeads(stand, nodes, parent), parent
+    return Scope.of(stand.run, nodes, parent)
+
+
+def row_leads(scope: Scope) -> RowLeads | None:
+    """The GPUs of the scope of some rows side by side, in its complete steps; None where they can't
+    be compared."""
+    nodes, run = scope.nodes, scope.run
+    origin = scope.parent.origin or nodes.origin
+    if run is None or origin is None or run.is_reconstructed:
+        return None
+    key = _LEADS, id(scope.parent)
+    if key not in nodes.memo:
+        order, _, path, *_ = origin
+        try:
+            stand, _ = leads(run, View(run.name, path, order))
+            made = RowLeads(stand, nodes, scope.parent)
+        except ChopperError:
+            made = None
+        # The parent stays referred to, so that no other gets its id.
+        nodes.memo[key] = made, scope.parent
+    found: RowLeads | None = nodes.memo[key][0]
+    return found

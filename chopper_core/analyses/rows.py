@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.base import NODE, node_names
-from chopper_core.columns import Metric, Scope, Values
+from chopper_core.columns import Metric, Scope, Values, column
 from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.run import Run
 from chopper_core.model.tree import Tree
@@ -24,6 +24,8 @@ Own = list[tuple[Metric, Values]]
 Figures = Sequence[tuple[Metric, Values]]
 ALL_GPUS: Final = "all GPUs"
 """A total row that isn't the mean of the GPUs."""
+GROUP_GPUS: Final = column("""group_gpus | | its GPUs
+    The number of the row's GPUs with data.""")
 
 
 class LabelledRows(Struct, frozen=True, eq=False):

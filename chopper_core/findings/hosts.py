@@ -19,6 +19,7 @@ from chopper_core.analyses.host_causes import (
     HostCharges,
     HostPlace,
     at_place_of_most,
+    cause_beyond,
     host_charges,
     place_of_most,
     within_scope,
@@ -41,6 +42,7 @@ from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
+    beyond_others,
     first_equal,
     medians_along,
     others_median,
@@ -116,11 +118,12 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
     needless = list(_needless(context, "" if main is None else main.what))
     yield from (finding for _, finding in needless)
     yield from _bound(context, late, HostState.LATE, tuple(what for what, _ in needless))
+    yield from _needless_on_one(context)
 
 
 def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Finding]]:
     """What no step needs but the main cause, next to the rest that hosts are late for: on all
-    GPUs, in all steps or some. That of one GPU is a straggler's."""
+    GPUs, in all steps or some."""
     charges = _charges_of(context, None, HostState.LATE)
     kinds = {cause.what for cause in charges.causes if cause.what in NEEDLESS}
     for what in sorted(kinds - {main}):
@@ -150,6 +153,58 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
                 changes=(f"host x{1 - part:.4f}",),
             ),
         )
+
+
+def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
+    """What no step needs and the host of one GPU does for longer than the others' hosts, where
+    something else makes it late, too: else a straggler's finding names it."""
+    if len(context.gpus) < 2:
+        return
+    charges = _charges_of(context, None, HostState.LATE)
+    whats = sorted({cause.what for cause in charges.causes} & NEEDLESS)
+    place = np.searchsorted(context.gpus, context.table.gpu[charges.row])
+    beyond = beyond_others(charges.sums(place, len(context.gpus), (HostState.LATE,)))
+    for what in whats:
+        codes = [at for at, cause in enumerate(charges.causes) if cause.what == what]
+        each = beyond[:, codes].sum(axis=1)
+        gpu = context.gpus[int(each.argmax())]
+        if context.share(float(each.max()) / len(context.iterations)) < NAMED_COST.share:
+            continue
+        if _names_cause(context, gpu, what):
+            continue
+        inside = np.isin(charges.cause, codes) & (context.table.gpu[charges.row] == gpu)
+        own = charges.take(inside)
+        cells, _ = _cells_with(context, own)
+        cause = own.main(own.by_cause) or charges.causes[codes[0]]
+        if not cells.any():
+            continue
+        idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
+        name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
+        taken = f"{time(more)} more{' a step' * context.has_iterations}"
+        yield context.finding(
+            one_line(f"{what}{name} leaves GPU {gpu} idle {taken}"),
+            f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
+            f"{place_of_most(context.run, own)}, {time(more)} more than the other GPUs; its host "
+            "is late for other reasons, too",
+            context.with_view("launch", "host", sort="-idle_host_ns", gpu=str(gpu)),
+            Cost.HOST,
+            more,
+            gpu=gpu,
+            cells=cells,
+        )
+
+
+def _names_cause(context: FindingsContext, gpu: int, what: str) -> bool:
+    """Whether the finding of a straggler says that its host does this."""
+    leads = context.leads
+    if leads is None:
+        return False
+    return any(
+        what in cause_beyond(context.run, gpu, leads.peers_of(late.place).gpus,
+                             [leads.iterations[at] for at in late.when])
+        for late in (*leads.stragglers, *leads.hidden_stragglers)
+        if late.cause == "host" and leads.gpus[late.place] == gpu
+    )  # fmt: skip
 
 
 def _cells_with(context: FindingsContext, charges: HostCharges) -> tuple[Mask, float]:

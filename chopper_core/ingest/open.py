@@ -292,6 +292,7 @@ def _what_is(path: Path) -> str:
 _ALONE: Final = {
     Family.COMMUNICATION: "has the communication of a whole job; open it without the traces next "
     "to it",
+    Family.CPU: "has CPU samples, which join the steps of a trace; this run has none",
     Family.MEMORY: "is a memory snapshot of the allocator; open it by itself",
 }
 """Why files of a family that make a run alone aren't read next to others."""

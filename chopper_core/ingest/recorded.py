@@ -180,7 +180,9 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
     }
     for node in manifest.nodes:
         models = dict.fromkeys(gpu.name or "GPU" for gpu in node.gpus)
-        gpus = f"{len(node.gpus)} x {', '.join(models)}" if node.gpus else "no GPU"
+        # A tool's rows name the GPUs, where no library lists them.
+        nothing = f"GPUs as in {node.files[0]}" if node.samples and node.files else "no GPU"
+        gpus = f"{len(node.gpus)} x {', '.join(models)}" if node.gpus else nothing
         how = f", {node.samples:,} samples through {node.library}" if node.library else ""
         driver = f", {node.driver}" if node.driver else ""
         ended = "" if node.returncode is None else f", exit code {node.returncode}"

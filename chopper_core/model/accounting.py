@@ -28,7 +28,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
-from chopper_core.model.table import NO_TIME, Kind
+from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import run_mask
 
@@ -396,6 +396,9 @@ def launch_overheads(
         previous_end[1:] = (np.maximum.accumulate(ends + base) - base)[:-1]
         previous_end[first] = begin[first]
         gap = np.maximum(0, start_ns[rows] - previous_end)
+        if (iteration == NO_LABEL).all():
+            # As idle time there, it is charged to nothing.
+            gap[is_between_programs(gap, int(ends.max() - start_ns.min()))] = 0
         known = (launch_ns[rows] != NO_TIME) & (launch_ns[rows] <= start_ns[rows])
         called = np.where(known, np.minimum(start_ns[rows] - launch_ns[rows], gap), 0)
         launch[rows] = gap

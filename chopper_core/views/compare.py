@@ -233,7 +233,8 @@ def candidates(run: Run, view: View) -> ViewResult:
             for text, time_ns in _times_of_children(run, parent).items():
                 if text != label:
                     there = Baseline("", (*before, text, *after))
-                    found.append(_Candidate(f"{level}={text}", view, there, time_ns, own_ns))
+                    name = f"{level_title(level)} {text}"
+                    found.append(_Candidate(name, view, there, time_ns, own_ns))
     at = view
     found += _among_children(run, at)
     while not found and at.level not in ("operation", "kernel"):
@@ -288,7 +289,7 @@ def _among_children(run: Run, view: View) -> list[_Candidate]:
         base = before if level == "iteration" else middle
         if base not in (label, ""):
             own, there = replace(view, path=(*view.path, label)), Baseline("", (*view.path, base))
-            text = f"{level}={label} vs {level}={base}"
+            text = f"{level_title(level)} {label} vs {level_title(level)} {base}"
             found.append(_Candidate(text, own, there, times[base], times[label]))
     return found
 

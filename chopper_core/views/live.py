@@ -380,7 +380,9 @@ def _other_cards(view: View, job: JobSteps) -> list[Card]:
 
 def _step_bars(view: View, job: JobSteps, steps: StepTimes | None) -> StepBars | None:
     """The time of each step: of those that the job publishes or logs, else of the traced ones."""
-    traced = {} if steps is None else dict(zip(steps.iterations, steps.each_ns, strict=True))
+    # Without steps the whole run is measured as one, which has no number.
+    has_steps = steps is not None and len(steps.iterations) > 0
+    traced = dict(zip(steps.iterations, steps.each_ns, strict=True)) if steps and has_steps else {}
     if len(job):
         shown = slice(-_MAX_STEPS, None)
         numbers, times_ns = job.number[shown], job.time_ns[shown]

@@ -72,7 +72,7 @@ def answer(run: Run, view: View) -> ViewResult:
         columns_of(total),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=("elapsed_ns", *_columns_of(used), *(SHARES[name] for name in used), *used),
-        headline=(_headline(base, whole, words),),
+        headline=(_headline(base, whole),),
         notes=(
             *_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
             *divided_note(run, whole, rows.whole),
@@ -95,7 +95,7 @@ def _figures(scope: Scope, parts: TimeParts) -> dict[str, Values]:
     return {"elapsed_ns": Values(parts.elapsed_ns), **own, **parts.values}
 
 
-def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
+def _headline(base: Base, whole: TimeParts) -> str:
     elapsed = base.each(int(whole.elapsed_ns[0]))
     shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
     name = max((name for name in LOSSES if name != UNKNOWN), key=lambda each: shares[each])
@@ -103,12 +103,18 @@ def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
     kind = "largest known loss" if shares[UNKNOWN] > shares[name] else "largest loss"
     theory = whole.known(THEORY).at(0)
     of = f"of {time_text(elapsed)}{base.words}"
+
+    def mark(part: str) -> str:
+        return "~" * bool(whole.is_divided(part)[0])
+
     return facts(
-        f"{_amount(lost, elapsed)} {words[name]}, the {kind}" if shares[name] > 0 else "",
-        f"{_amount(unknown, elapsed)} {words[UNKNOWN]}" if unknown > 0 else "",
+        f"{mark(name)}{_amount(lost, elapsed)} {TITLES[name]}, the {kind}"
+        if shares[name] > 0
+        else "",
+        f"{mark(UNKNOWN)}{_amount(unknown, elapsed)} {TITLES[UNKNOWN]}" if unknown > 0 else "",
         f"ideal unknown, {of}"
         if theory is None
-        else f"{_amount(base.each(theory), elapsed)} known FLOPs at peak, {of}",
+        else f"{_amount(base.each(theory), elapsed)} ideal, {of}",
     )
 
 

@@ -130,16 +130,18 @@ class BarDrawer(Drawer[BarChart]):
         # Steps from one figure to the next are in the inks of their kinds of time.
         thick = min(max(on.left // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
         for row in range(shown):
-            own = time_ink(chart.labels[row].partition(" 2/")[0].partition(" 1/")[0])
+            own = time_ink(chart.labels[row].removesuffix(" ~"))
             if own and _is_waterfall(chart):
-                bars = replace(bars, inks=["shade", own])
+                # The first one is a part itself, below each other is what was reached before.
+                bars = replace(bars, inks=["shade" if row else own, own])
             drawn = bars.line(row, room, glyphs, glyphs.bar[-1])
             if chart.longest and abs(bars.sums[row]) > chart.longest * (1 + _HAIR):
                 # It extends beyond the end of the axis.
                 drawn[-1] = (drawn[-1][0].rstrip()[:-1] + glyphs.crumb, drawn[-1][1])
             named = (f"{labels[row]}{texts[row].rjust(digits)} ", "text")
             on.lines += [[named, *drawn], [(" " * before, "text"), *drawn], []][:thick]
-        on.add_rest(count, shown)
+        what = "parts: z shows all" if _is_waterfall(chart) else "rows in the table"
+        on.add_rest(count, shown, what)
 
     def seen(self, chart: BarChart, lens: Lens) -> BarChart:
         sums = np.nansum([np.abs(each.numbers) for each in chart.series], axis=0)

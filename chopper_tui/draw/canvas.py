@@ -110,9 +110,9 @@ class Canvas(Struct):
     def rows_shown(self, count: int) -> int:
         return count if count <= self.left else max(self.left - 1, 0)
 
-    def add_rest(self, count: int, shown: int) -> None:
+    def add_rest(self, count: int, shown: int, what: str = "rows in the table") -> None:
         if shown < count and self.left:
-            self.add([(f"{count - shown} more rows in the table", "dim")])
+            self.add([(f"{count - shown} more {what}", "dim")])
 
     def level(self, share: float) -> str:
         return self.glyphs.spark[round(share * (len(self.glyphs.spark) - 1))]

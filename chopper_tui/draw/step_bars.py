@@ -79,8 +79,10 @@ def _ends(steps: StepBars) -> tuple[float, float]:
 def add_steps(steps: StepBars, on: Canvas, lines: int) -> None:
     """Add the bars, with their axes, in so many lines: the last steps where not all have room.
 
-    Below the bars are marks of traced steps and of the cursor.
+    Below the bars are marks of traced steps and of the cursor. A single line has no axis below it.
     """
+    if lines < 1:
+        return
     place = part_at(on.cell) if on.cell is not None else None
     place = place if place in steps.listed else None
     is_marked = lines >= _LEAST_MARKED and (steps.has_marks or place is not None)
@@ -103,6 +105,8 @@ def add_steps(steps: StepBars, on: Canvas, lines: int) -> None:
         on.add(line, on.row, width + 1, places + 1)
     if is_marked:
         on.add([(" " * (width + 1), "text"), *_marks(steps, places.tolist(), place, on.glyphs)])
+    if lines < 2:
+        return
     last = f"{whole_text(steps.steps[first + len(numbers) - 1])} {steps.title}"
     first_text = whole_text(steps.steps[first]) if len(numbers) > 1 else ""
     gap = max(cells - len(first_text + last), len(first_text) and 1)

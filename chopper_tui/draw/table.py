@@ -70,8 +70,9 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
-_SHORT: Final = 12
-"""Cells of names and words where `FIGURES` have no room otherwise."""
+_SHORT_NAME: Final = 12
+_SHORT_WORD: Final = 13
+"""Cells of names and of words where `FIGURES` have no room otherwise."""
 _NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "question": 53, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
 _ENOUGH: Final = 9
@@ -314,6 +315,7 @@ def plan(
     inks: Sequence[str] = (),
     full: Mapping[str, float] | None = None,
     is_place: bool = False,
+    headings: Mapping[str, ColumnText] = {},
 ) -> TableLayout:
     """The layout of a frame; columns that don't fit are left out, least important first.
 
@@ -326,7 +328,9 @@ def plan(
     wide = width >= _WIDE
     cells = _WIDE_BAR if wide and frame.view.name not in _KERNELS else _BAR
     is_comm = np.array([ink in (HIDDEN, EXPOSED) for ink in inks], np.bool_)
-    columns = columns_within(frame, width, glyphs, first, added, bars or {}, cells, is_comm)
+    columns = columns_within(
+        frame, width, glyphs, first, added, bars or {}, cells, is_comm, headings
+    )
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
     if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
@@ -350,7 +354,7 @@ def plan(
     least = FIGURES if is_whole else _MIN_COLUMNS
     shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1], least)
     if is_whole and len(shown) < min(least, len(columns)):
-        most = width - PREFIX - min(longest, _SHORT) - 1
+        most = width - PREFIX - min(longest, _SHORT_NAME) - 1
         shown, sparks = _in_two_lines(frame, columns, room, most, must, least), ()
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
     if lanes and sparks:
@@ -385,13 +389,17 @@ def columns_within(
     bars: Mapping[str, BarChart] = {},
     bar_cells: int = _BAR,
     is_comm: Mask = _NO_ROWS,
+    headings: Mapping[str, ColumnText] = {},
 ) -> list[DrawnColumn]:
-    """The columns that may have room in a width: others take time to compute."""
+    """The columns that may have room in a width: others take time to compute.
+
+    `headings` has those of columns that keep the unit that they had.
+    """
     found: list[DrawnColumn] = []
     used = 0
     named = {frame.sort.removeprefix("-"), added, *(_HEATS if frame.view.name else _PREFERRED)}
     texts = column_texts(frame, lambda column: used <= width or column.name in named)
-    for place, text in enumerate(texts):
+    for place, text in enumerate(headings.get(each.metric.name, each) for each in texts):
         is_beyond = place >= _IN_TIERS and not frame.view.columns and text.metric.name not in named
         if place < first or is_beyond:
             continue
@@ -453,7 +461,7 @@ def _in_two_lines(
     """
     wanted = min(least, len(columns))
     stacked = [_stacked(column) for column in columns]
-    short = [_stacked(column, _SHORT) for column in columns]
+    short = [_stacked(column, _SHORT_WORD) for column in columns]
     shown = _fitting(frame, stacked, room, must)
     for form in (stacked, short):
         if len(shown) < wanted:

@@ -486,7 +486,9 @@ class ScreenParts(SteadyScreen[None]):
             cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
             return divided_lines(body, cards, evidence, *after)
         is_tree, rows = not self.view.name, len(self.frame) + self.table.heading_lines + frame
-        least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
+        # The lanes of a timeline are what it is for, its table is about them.
+        has_few = frame and self.lanes is None
+        least = min(rows, (_FEW_ROWS if has_few else _MIN_TABLE) + frame)
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
         # Below a table without pictures the detail has all of the width, until both have it.
         stacked = bool(frame) and not sizes["-large"] and (is_tree or not picture.wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,9 @@ def test_findings_are_few_and_lead_to_their_evidence(opened: Open, name: str) ->
     for number, label in enumerate(frame.labels):
         assert "nan" not in label and "inf" not in label.replace("information", "")
         assert len(query(run, parse(frame.addresses(number)))) > 0
+        # An amount is the same in the title and in the sentence.
+        detail = str(frame.values["detail"].cell(number))
+        assert all(each in detail for each in re.findall(r"[\d.]+ [mµ]?s\b", label)), label
     assert found(run)["missing"]["saving_ns"] is None
 
 
@@ -120,6 +124,13 @@ def test_the_slow_stage_of_a_public_schedule_comes_first(opened: Callable[[str],
     assert not any("hold the others back" in label for label in details(frame))
     assert savings.at(0) == pytest.approx(402e6, rel=0.05)
     assert max(savings.at(row) or 0 for row in range(len(frame))) == savings.at(0)
+
+
+def test_all_gpus_of_a_long_stage_are_one_finding(opened: Open) -> None:
+    """Each is late in other steps of the larger job, some now and then, some mostly."""
+    frame = query(opened("straggler_whatif/trace-SE.parquet"), parse("R?view=findings"))
+    rules = [frame.values["rule"].cell(row) for row in range(len(frame))]
+    assert rules[0] == "long-stage" and "straggler" not in rules
 
 
 def test_a_step_is_as_long_for_what_is_left_out_as_for_a_finding(opened: Open) -> None:

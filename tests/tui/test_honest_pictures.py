@@ -225,8 +225,12 @@ def test_the_time_between_two_programs_is_cut() -> None:
     frame = query(run, View(run.name))
     assert frame.row(0)["elapsed_ns"] == 2 * 450_000_000
     assert frame.row(0)["idle_ns"] == 2 * 200_000_000
+    # Eight pauses of 50 ms are before a start, that between the programs is before none.
+    assert query(run, View(run.name, name="launch")).total["launch_overhead_ns"] == 8 * 50_000_000
     seen = interval_of(run, View(run.name, name="timeline"))
     assert seen.length_ns == 450_000_000
+    # The run has no step: live shows its GPU, and no bars of steps.
+    assert query(run, View(run.name, name="live")).labels == ["0"]
     gap, is_cut = gap_of_programs(run)
     assert (gap, is_cut) == (70 * 3600 * SECOND - 450_000_000, True)
     [headline] = [line for line in query(run, View(run.name, name="overview")).headline

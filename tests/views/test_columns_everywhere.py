@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.leads import leads
 from chopper_core.analyses.sample_definitions import DECLARED
 from chopper_core.analyses.step_parts import COMPUTE_PARTS, part_column
 from chopper_core.columns import METRICS
@@ -405,3 +406,55 @@ def test_samples_of_gpus_are_those_of_the_view_power(run: Run) -> None:
     highest = max(peaks, key=lambda label: float(peaks[label]["peak_power_w"] or 0))
     assert tree.total["peak_at_ns"] == peaks[highest]["peak_at_ns"]
     assert tree.total["peak_power_w"] == peaks[highest]["peak_power_w"]
+
+
+OF_RANKS: Final = (
+    *("lead_ns", "mean_lead_ns", "starts_last_pct", "least_lead_ns", "occurrences", "behind"),
+    *("ahead_ns", "lead_change_ns", "work_ns", "throughput_x", "extra_work_ns", "slower_pct"),
+    *("straggler_wait_ns", "delay_ns", "extra_host_ns", "extra_launch_ns", "apart_by"),
+)
+
+
+@pytest.mark.parametrize("level", ["gpu", "operation", "iteration"])
+def test_figures_of_ranks_are_columns_of_the_tree(run: Run, level: str) -> None:
+    tree = query(run, parse(f"R?order={level}&columns={','.join(OF_RANKS)}"))
+    shown = query(run, parse(f"R?view=ranks&by={level}&columns={','.join(OF_RANKS)}"))
+    for label in shown.labels:
+        here, there = (each.row(each.labels.index(label)) for each in (tree, shown))
+        assert here == pytest.approx(there, nan_ok=True), label
+    for name in ("delay_ns", "extra_host_ns", "apart_by"):
+        assert tree.values[name].present().any() == (level == "gpu"), name
+    assert tree.values["behind"].present().any() == (level != "gpu")
+
+
+def test_leads_and_work_of_one_gpu_are_those_of_its_matched_kernels(run: Run) -> None:
+    """By a loop over the kernels that all GPUs run."""
+    names = ("lead_ns", "mean_lead_ns", "work_ns", "extra_work_ns", "slower_pct", "occurrences")
+    asked = f"R:gpu=5?order=gpu,operation&base=total&columns={','.join(names)}"
+    found = query(run, parse(asked))
+    (peers,) = leads(run, View(run.name))[0].peers
+    place, table = peers.gpus.index(5), run.table
+    lead: Counter[str] = Counter()
+    took: dict[str, list[list[int]]] = {}
+    steps: dict[str, set[int]] = {}
+    for number, rows in enumerate(peers.rows.tolist()):
+        label = table.text_of("operation", int(table.operation[rows[place]]))
+        starts = [int(table.start_ns[row]) for row in rows]
+        lead[label] += max(starts) - starts[place]
+        steps.setdefault(label, set()).add(int(table.iteration[rows[place]]))
+        took.setdefault(label, [])
+        if peers.is_same[number]:
+            took[label].append([int(table.duration_ns[row]) for row in rows])
+        else:
+            took[label].append([0] * len(rows))
+    assert len(lead) > 10
+    for label, each in took.items():
+        row = found.row(found.labels.index(label))
+        own = np.sum(each, axis=0) / len(steps[label])
+        usual = float(np.median(np.delete(own, place)))
+        assert row["occurrences"] == len(each)
+        assert row["lead_ns"] == pytest.approx(lead[label])
+        assert row["mean_lead_ns"] == pytest.approx(lead[label] / len(each))
+        assert row["work_ns"] == pytest.approx(own[place])
+        assert row["extra_work_ns"] == pytest.approx(own[place] - usual)
+        assert row["slower_pct"] == pytest.approx(100 * (own[place] / usual - 1))

@@ -178,15 +178,15 @@ def test_rows_lead_to_what_they_say(by: str, base: str) -> None:
 def test_without_a_baseline_it_says_how_to_set_one() -> None:
     compared = frame("R:gpu=1/iteration=11?view=compare")
     assert "b on a row" in compared.headline[0] and "base=RUN" in compared.headline[0]
-    assert compared.labels == ["other", "longer", "gpu=0", "gpu=2", "iteration=10"]
+    assert compared.labels == ["other", "longer", "GPU 0", "GPU 2", "step 10"]
     # Each of the scope's own GPUs beside the one in the middle, each iteration after another.
     times = query(RUN, parse("R?columns=elapsed_ns"))
     order = sorted(range(3), key=lambda row: times.row(row)["elapsed_ns"] or 0)
     middle = order[1]
-    others = [f"gpu={row} vs gpu={middle}" for row in range(3) if row != middle]
+    others = [f"GPU {row} vs GPU {middle}" for row in range(3) if row != middle]
     assert frame("R?view=compare").labels == ["other", "longer", *others]
     last = frame("R:gpu=1?view=compare")
-    assert last.labels[-1] == "iteration=11 vs iteration=10"
+    assert last.labels[-1] == "step 11 vs step 10"
     inside = query(RUN, parse(last.addresses(len(last) - 1)))
     assert inside.view.path == ("1", "11")
     assert inside.total["elapsed_ns_delta"] == last.row(len(last) - 1)["scope_ns_delta"]
@@ -202,7 +202,7 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
 def test_one_gpu_and_step_compare_layers_and_one_layer_has_nothing_like_it() -> None:
     one = sample_run(gpus=1, iterations=1, layers=4)
     compared = frame("S?view=compare", one)
-    assert len(compared) == 3 and all(label.startswith("layer=") for label in compared.labels)
+    assert len(compared) == 3 and all(label.startswith("layer ") for label in compared.labels)
     for row in range(len(compared)):
         there = query(one, parse(compared.addresses(row)))
         assert compared.row(row)["scope_ns_delta"] == there.total["elapsed_ns_delta"]

@@ -27,7 +27,7 @@ PER_GPU = (
     "lead_ns,mean_lead_ns,starts_last_pct,work_ns,throughput_x,extra_work_ns,slower_pct,"
     "extra_host_ns,extra_launch_ns,span_ns,wait_ns,caused_ns,exposed_wait_ns,caused_exposed_ns"
 )
-PER_LABEL = "ahead_ns,behind,lead_change_ns,slower_pct,occurrences,wait_ns,caused_ns"
+PER_LABEL = "ahead_ns,behind,lead_change_ns,slower_pct,occurrences,wait_ns,straggler_wait_ns"
 
 
 def others(values: dict[int, float], gpu: int) -> float:
@@ -317,7 +317,7 @@ def test_what_cannot_be_compared_is_said() -> None:
         "no compute kernel of the scope runs on all GPUs, so they can't be compared",
     )
     assert found.labels == ["0", "1"]
-    assert found.values["span_ns"].known().tolist() == [5, 5]
+    assert found.values["iteration_ns"].known().tolist() == [5, 5]
 
 
 @pytest.mark.few(2)
@@ -353,7 +353,7 @@ def test_nodes_put_their_gpus_together(run: Run) -> None:
     for number, label in enumerate(found.labels):
         row = found.row(number)
         own = {gpu: each[str(gpu)] for gpu in GPUS if hosts[gpu] == label}
-        assert row["gpus"] == 4
+        assert row["group_gpus"] == 4
         assert row["caused_ns"] == sum(one["caused_ns"] for one in own.values())
         assert row["wait_ns"] == sum(one["wait_ns"] for one in own.values())
         late = min(own, key=lambda gpu: own[gpu]["mean_lead_ns"])
@@ -378,7 +378,7 @@ def test_of_too_many_activities_some_iterations_are_compared(
     assert len(few) == 1
     label = few.labels[0]
     assert label in ("11", "12")
-    for name in ("ahead_ns", "behind", "occurrences", "span_ns", "wait_ns", "caused_ns"):
+    for name in ("ahead_ns", "behind", "occurrences", "span_ns", "wait_ns", "straggler_wait_ns"):
         assert few.row(0)[name] == whole[label][name]
     assert any("1 of 2 steps are compared" in note for note in few.notes)
     one = query(run, parse("R:iteration=11?order=iteration&view=ranks"))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chopper_core.findings import RULES
@@ -127,6 +129,20 @@ def test_two_causes_at_once_are_named_and_save_together_what_both_cost(
     found = together.measure_together(names, 12)
     assert found is not None and all(found.named) and all(found.sized), found.listed
     assert found.is_together, (found.saved_ns, found.all_ns)
+
+
+def test_a_wait_of_a_host_that_is_late_for_more_has_its_own_finding() -> None:
+    """All hosts are slow, that of GPU 1 more than the others, and it alone waits for data."""
+    config = planted.clean("module", 1).config
+    steps = tuple(config.complete_iterations)
+    every, late = (planted.c.FIRST_ITERATION, *steps), planted.Cause("data", 3e6, (1,), steps)
+    slow = planted.Cause("host", 27.6, (1,), every), planted.Cause("host", 24.0, (), every)
+    simulated = planted.simulated(replace(config, causes=(*slow, late)))
+    true_ns = simulated.step_ns - planted.simulated(replace(config, causes=slow)).step_ns
+    found = bench.findings_of(bench.opened(simulated))
+    (one,) = (each for each in found if each.title.startswith("Data loading leaves GPU 1 idle"))
+    assert true_ns == pytest.approx(3e6, rel=0.1)
+    assert one.saving_ns == pytest.approx(true_ns, rel=0.25)
 
 
 @pytest.mark.few(1)

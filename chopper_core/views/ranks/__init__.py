@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses import rank_figures
 from chopper_core.analyses.base import NODE, Base, base_of
-from chopper_core.analyses.collective_columns import gpu_words
 from chopper_core.analyses.collective_figures import ends_within
 from chopper_core.analyses.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
     Straggler,
     all_gpus_note,
-    lead_changes,
     leads,
     of_all_gpus,
 )
-from chopper_core.analyses.matched_kernels import Occurrences, sums_by
+from chopper_core.analyses.matched_kernels import sums_by
 from chopper_core.analyses.power_samples import WINDOW_NS, columns_of_samples, samples_of
-from chopper_core.analyses.rank_figures import delays, rank_waits, waits_by
+from chopper_core.analyses.rank_figures import rank_scope, rank_waits
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
 from chopper_core.analyses.step_times import step_times
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC_COLUMNS
 from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_columns
 from chopper_core.analyses.why_late import why_late
-from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
+from chopper_core.columns import METRICS, heat_of, is_measured, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.phrases import facts, listed, recurrence
@@ -37,9 +35,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, child_of
-from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
+from chopper_core.util.grouping import counts_of, ratios
 from chopper_core.views.ranks.rank_columns import by_part, waits_map
 from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -58,6 +55,16 @@ _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
 _OF_SAMPLES: Final = ("mean_power_w", "peak_power_w", "mean_gfx_mhz", "mean_hot_c", "hottest_c")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
 """Metrics of the scope shown next to the lags."""
+_LEADS: Final = ("mean_lead_ns", "lead_ns", "starts_last_pct")
+_CAUSES: Final = (
+    *("delay_ns", "apart_by", "slower_pct", "extra_work_ns", "extra_host_ns", "extra_launch_ns"),
+    *("span_ns", "work_ns", "throughput_x"),
+)
+_OF_LABELS: Final = (
+    *("ahead_ns", "behind", "lead_change_ns", "slower_pct", "occurrences", "wait_ns"),
+    "straggler_wait_ns",
+)
+_OF_STEPS: Final = ("span_ns", "work_ns", "throughput_x")
 _KINDS: Final = {
     "clock": "hardware-bound",
     "kernels": "kernel-bound",
@@ -97,35 +104,12 @@ def _of_all_gpus(stand: RankLeads, view: View) -> ViewResult:
 
 def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
     run = stand.run
-    work_ns, extra_work = stand.mean("same"), stand.extra("same")
-    slower = 100.0 * extra_work / np.maximum(stand.peers_median(work_ns), 1)
+    scope = rank_scope(stand, "gpu")
 
-    def of_peers(own: Occurrences) -> Float64:
-        return work_ns[np.isin(stand.gpus, own.gpus)]
+    def figures(names: Sequence[str]) -> Own:
+        return [(METRICS[name], METRICS[name].compute(scope)) for name in names]
 
-    last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
-    own: Own = [
-        (rank_figures.MEAN_LEAD, numbered(stand.mean_lead_ns)),
-        (rank_figures.LEAD, numbered(stand.lead_ns)),
-        (rank_figures.LAST, numbered(last)),
-        *rank_waits(stand),
-        delays(stand),
-        (rank_figures.CAUSE, worded(stand.causes())),
-        (rank_figures.SLOWER, numbered(slower)),
-        (rank_figures.EXTRA_WORK, numbered(extra_work)),
-        (rank_figures.EXTRA_HOST, numbered(stand.extra("host"))),
-        (rank_figures.EXTRA_LAUNCH, numbered(stand.extra("launch"))),
-        (
-            rank_figures.ITERATION_TIME,
-            numbered([median_of(times[times >= 0]) for times in stand.iteration_ns]),
-        ),
-        (rank_figures.WORK, numbered(stand.by_gpu(of_peers))),
-        (
-            rank_figures.THROUGHPUT,
-            numbered(stand.by_gpu(lambda own: ratios(of_peers(own).max(), of_peers(own)))),
-        ),
-    ]
-    scope = Scope.of(run, stand.split("gpu"), stand.node)
+    own = [*figures(_LEADS), *rank_waits(stand), *figures(_CAUSES)]
     # The temperature of the edge stands in where that of the hotspot is unknown.
     heats = set(HEAT) - {heat_of(run.table)}
     signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in heats]
@@ -161,7 +145,7 @@ def _uncompared(run: Run, view: View, why: str) -> ViewResult:
     each_ns = dict(zip(traced, times.by_gpu_ns.tolist(), strict=True))
     traffic = traffic_columns(run, view, gpus)
     own = [
-        (rank_figures.ITERATION_TIME, numbered([each_ns.get(gpu) for gpu in gpus])),
+        (METRICS["iteration_ns"], numbered([each_ns.get(gpu) for gpu in gpus])),
         *(columns_of_samples(run, found) if len(found) == len(gpus) else ()),
         *traffic,
     ]
@@ -173,7 +157,7 @@ def _uncompared(run: Run, view: View, why: str) -> ViewResult:
         totals_of_traffic(run, gpus, traffic),
         total_title=ALL_GPUS,
         opens=lambda row: child_of(view, "gpu", str(gpus[row])) if gpus[row] in traced else view,
-        shown=known_columns(own, ("span_ns", *_OF_SAMPLES, *TRAFFIC_COLUMNS)),
+        shown=known_columns(own, ("iteration_ns", *_OF_SAMPLES, *TRAFFIC_COLUMNS)),
         headline=(why,),
         notes=(f"{alone} of {len(gpus)} GPUs have telemetry alone",) if alone else (),
         base=base_of(run, view).applied,
@@ -181,39 +165,13 @@ def _uncompared(run: Run, view: View, why: str) -> ViewResult:
 
 
 def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
-    found, table = stand.found, stand.table
-    nodes, codes_of_rows = stand.split(by), table.column(by)
-    codes, labels = nodes.codes(by).astype(np.int64), nodes.labels(by)
-    rows = Partition(by, labels, nodes, stand.node)
-    place = np.searchsorted(codes, codes_of_rows[found.rows[:, 0]])
-    sums, count = sums_by(place, found.lead_ns.T, len(codes)), counts_of(place, len(codes))
-    there = count > 0
-    per = np.maximum(count, 1)
-    behind = sums.argmin(axis=1)
-    others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(found.gpus) - 1) - sums.min(axis=1)
-    change = sums_of(lead_changes(stand), place, len(codes))
-    work = sums_by(place, found.durations_ns(), len(codes))
-    rest = medians_along(np.delete(work, stand.late_column, axis=1), axis=1)
-    slower = 100.0 * (ratios(work[:, stand.late_column], rest) - 1)
-    own: Own = [
-        (rank_figures.AHEAD, Values(others / per, ~there)),
-        (rank_figures.BEHIND, gpu_words(np.array(found.gpus)[behind], there)),
-        (rank_figures.CHANGE, Values(change * len(stand.gpus), ~there)),
-        (rank_figures.SLOWER, numbered(slower)),
-        (rank_figures.COUNT, Values(count * len(found.gpus))),
-        *waits_by(stand, codes, codes_of_rows),
-    ]
-    if by == "iteration":
-        longest = np.zeros(len(codes), np.int64)
-        places = np.searchsorted(codes, np.array(stand.iterations))
-        longest[places] = stand.iteration_ns.max(axis=0)
-        most = work.max(axis=1)
-        own += [
-            (rank_figures.ITERATION_TIME, Values(longest, ~there)),
-            (rank_figures.WORK, Values(most, ~there)),
-            (rank_figures.THROUGHPUT, numbered(ratios(most.max(keepdims=True), most))),
-        ]
-    shown = ["ahead_ns", "behind", "lead_change_ns", "slower_pct", "wait_ns", "caused_ns"]
+    scope = rank_scope(stand, by)
+    rows = Partition(by, scope.nodes.labels(by), scope.nodes, scope.parent)
+    names = (*_OF_LABELS, *(_OF_STEPS if by == "iteration" else ()))
+    own: Own = [(METRICS[name], METRICS[name].compute(scope)) for name in names]
+    there = METRICS["ahead_ns"].compute(scope).present()
+    labels = rows.labels
+    shown = ["ahead_ns", "behind", "lead_change_ns", "slower_pct", "wait_ns", "straggler_wait_ns"]
     if by == "iteration":
         shown[2:2] = ["span_ns", "throughput_x"]
     shown += ["occurrences", "elapsed_ns", "exposed_comm_ns", "idle_host_ns"]

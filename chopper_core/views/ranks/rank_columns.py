@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from chopper_core.analyses.base import NODE, Base
 from chopper_core.analyses.collective_columns import gpu_words
 from chopper_core.analyses.leads import RankLeads
-from chopper_core.analyses.rank_figures import BEHIND, CAUSES, GPUS, LEAST, _who
-from chopper_core.analyses.rows import GpuRows
-from chopper_core.columns import Metric, Values, numbered, worded
+from chopper_core.analyses.rank_figures import CAUSES_OF_GPUS, waiting_pairs
+from chopper_core.analyses.rows import GROUP_GPUS, GpuRows
+from chopper_core.columns import METRICS, Metric, Values, numbered, worded
 from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
@@ -32,7 +32,7 @@ def waits_map(stand: RankLeads, base: Base) -> tuple[Chart, ...]:
     chosen, size = stand.collectives, len(stand.gpus)
     if chosen is None or not chosen.complete.any() or size > _MAX_MAP_GPUS:
         return ()
-    waiter, last = _who(stand)
+    waiter, last = waiting_pairs(stand)
     pairs = sums_of(chosen.member_wait_ns, waiter * (size + 1) + last, (size + 1) ** 2)
     pairs = pairs.reshape(size + 1, size + 1)[:size, :size]
     ms = 1e6 * base.of_rows({"gpu": [str(gpu) for gpu in stand.gpus]})[:, None]
@@ -63,11 +63,11 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
         each,
         rows=rows,
         columns=(
-            (GPUS, Values(np.array([len(own) for own in members]))),
-            (LEAST, numbered(least)),
-            (BEHIND, gpu_words(behind, np.isfinite(least))),
+            (GROUP_GPUS, Values(np.array([len(own) for own in members]))),
+            (METRICS["least_lead_ns"], numbered(least)),
+            (METRICS["behind"], gpu_words(behind, np.isfinite(least))),
             *(total(*known[name]) for name in _SUMS),
-            (CAUSES, worded([_causes(known["apart_by"][1], own) for own in members])),
+            (CAUSES_OF_GPUS, worded([_causes(known["apart_by"][1], own) for own in members])),
             *(median(*known[name]) for name in _MEDIANS if name in known),
         ),
         opens=lambda row: (

@@ -4,7 +4,17 @@ import os
 import time
 from enum import IntEnum
 
-from load import BUSY_MHZ, BUSY_W, IDLE_MHZ, IDLE_W, SETTINGS, is_busy, pci, refreshed_ns
+from load import (
+    BUSY_MHZ,
+    BUSY_W,
+    IDLE_MHZ,
+    IDLE_W,
+    SETTINGS,
+    is_busy,
+    pci,
+    refreshed_ns,
+    scripted,
+)
 
 __version__ = "7.0.2"
 
@@ -105,7 +115,12 @@ def amdsmi_get_gpu_metrics_info(handle):
     taken = refreshed_ns()
     busy = is_busy(taken)
     mhz = BUSY_MHZ if busy else IDLE_MHZ
-    return {
+    own = {}
+    if values := scripted(SETTINGS["gpus"] - 1 - handle.gpu):
+        clock, use, power, heat = values
+        own = {"average_gfx_activity": use, "current_socket_power": power,
+               "temperature_hotspot": heat, "current_gfxclks": [clock] * 8}  # fmt: skip
+    found = {
         "temperature_edge": "N/A",
         "temperature_hotspot": 60 + 5 * handle.gpu,
         "temperature_mem": 0xFFFF,
@@ -129,3 +144,4 @@ def amdsmi_get_gpu_metrics_info(handle):
         "vr_thm_residency_acc": 0,
         "hbm_thm_residency_acc": 0,
     }
+    return {**found, **own}

@@ -1,7 +1,8 @@
 """The work of the stand-ins' GPUs: busy in each second half of a period, by the time since boot.
 
 `STAND_IN` in the environment is JSON: `gpus`, `period_ms` of the load, `refresh_ms` of the driver,
-`broken` GPUs whose reading fails, `denied` for a user without rights.
+`broken` GPUs whose reading fails, `denied` for a user without rights, and `script`, a file with
+clock, use, power and heat of each GPU as they are now.
 """
 
 import json
@@ -14,6 +15,7 @@ SETTINGS = {
     "refresh_ms": 10,
     "broken": [],
     "denied": False,
+    "script": "",
     **json.loads(os.environ.get("STAND_IN", "{}")),
 }
 IDLE_W, BUSY_W = 150, 700
@@ -33,6 +35,14 @@ def refreshed_ns():
 def is_busy(at_ns):
     period = int(SETTINGS["period_ms"] * 1e6)
     return at_ns % period >= period // 2
+
+
+def scripted(gpu):
+    """What a script says of a GPU; None without one."""
+    if not SETTINGS["script"]:
+        return None
+    with open(SETTINGS["script"]) as file:
+        return json.load(file)[gpu]
 
 
 def pci(gpu):
