@@ -38,7 +38,7 @@ declare(
     least_lead_ns | ns | least ahead | min
         The smallest mean_lead_ns of the row's GPUs: that of its straggler.
         source: {LIT}
-    occurrences | | matched | sum
+    occurrences | | matched kernels | sum
         Kernels of the row that were matched across all GPUs.
     behind | | straggler
         The GPU that is ahead least: it starts the row's kernels last.

@@ -35,20 +35,20 @@ DECLARED: Final = columns(
         Mean power of the socket over the scope's time, idle time too: energy_j over elapsed_ns;
         where telemetry covers only part of it, the mean of its samples; power_w
         {_WEIGHTED}.
-    p95_power_w | W | p95
+    p95_power_w | W | p95 power
         95th percentile of the power, {TIME}.
-    peak_power_w | W | peak
+    peak_power_w | W | peak power
         The largest sample of the power, {TIME}.
     peak_at_ns | ns | peak at
         Time of that sample: the middle of its period, from the run's first activity on.
     sd_power_w | W | ± power
         Standard deviation of the power, {TIME}.
-    power_x | x | of largest
+    power_x | x | of most power
         mean_power_w over that of the GPU with the largest.
     rolling_power_w | W | rolling p95
         Mean of the rolling 0.95 quantile of the power's samples (of=window:MS, 100 ms by default),
         {TIME}.
-    limit_w | W | limit
+    limit_w | W | power limit
         The power cap in the telemetry, mean over the scope's time; else the product's power in
         hardware.toml.
         missing: no power cap in the telemetry, and the GPU is not in hardware.toml
@@ -69,20 +69,20 @@ DECLARED: Final = columns(
         of=burst:W.
     burst_pct | % | in bursts
         Share of the time with power samples that is spent in bursts.
-    longest_burst_ns | ns | longest
+    longest_burst_ns | ns | longest burst
         The time of the longest burst.
     mean_gfx_mhz | MHz | mean gfx
         Mean clock of the compute units, {TIME}; gfx_mhz {_WEIGHTED}.
-    p05_gfx_mhz | MHz | p05
+    p05_gfx_mhz | MHz | p05 gfx
         5th percentile of the compute units' clock, {TIME}.
-    busy_p05_mhz | MHz | p05 busy
+    busy_p05_mhz | MHz | p05 gfx busy
         5th percentile of the compute units' clock while the GPU is busy, {TIME}: idle time doesn't
         lower it. Without a trace, of the samples while its utilization is 90 % or more.
     lowest_gfx_mhz | MHz | lowest gfx
         The least sample of the clock of the compute units, {TIME}.
     sd_gfx_mhz | MHz | ± gfx
         Standard deviation of the clock of the compute units, {TIME}.
-    gfx_x | x | of lowest
+    gfx_x | x | of lowest gfx
         mean_gfx_mhz over that of the GPU with the lowest.
     rolling_gfx_mhz | MHz | rolling p05
         Mean of the rolling 0.05 quantile of the clock's samples (of=window:MS, 100 ms by default),
@@ -93,7 +93,7 @@ DECLARED: Final = columns(
         Standard deviation of the clock of the memory, {TIME}.
     mean_hotspot_c | °C | hotspot
         Mean temperature of the hottest spot, {TIME}; hotspot_c {_WEIGHTED}.
-    max_hotspot_c | °C | max
+    max_hotspot_c | °C | max hotspot
         Largest temperature of the hottest spot, {TIME}.
     mean_hot_c | °C | mean hot
         Mean temperature: of the hottest spot, else of the edge, {TIME}.

@@ -35,6 +35,8 @@ SHORT_GAP_NS: Final = 20_000
 """Between launches of a host that does nothing else."""
 LARGE_SHARE: Final = 0.1
 """Of the step, which idle time before many launches takes at least."""
+MUCH_COMM: Final = 0.2
+"""Of exposed communication: a kind with less is not the one to change first."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
 _LEAST_GAIN: Final = 0.001
@@ -103,17 +105,21 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
         return float(idle.sum()) / max(len(self.rows), 1)
 
     @cached_property
-    def largest_comm(self) -> tuple[str, int]:
-        """The operation of the longest exposed communication, and its phase; empty without."""
+    def exposed_comm(self) -> list[tuple[str, int, float]]:
+        """The operations of exposed communication with their phase and their part of it, the
+        longest first."""
         table = self.context.table
         rows = comm_rows(table, self.context.compared)
         rows = rows[self.context.node.holds(rows)]
         exposed = table.exposed_comm_ns[rows].astype(np.float64)
         if not exposed.any():
-            return "", -1
+            return []
         known, place = combined([table.operation[rows], table.phase[rows]])
-        operation, phase = known[int(sums_of(exposed, place, len(known)).argmax())].tolist()
-        return table.text_of("operation", operation), phase
+        parts = sums_of(exposed, place, len(known)) / exposed.sum()
+        return [
+            (table.text_of("operation", known[at, 0]), int(known[at, 1]), float(parts[at]))
+            for at in np.argsort(-parts, kind="stable").tolist()
+        ]
 
 
 Condition = Callable[[AdviceCase], Mapping[str, str] | None]
@@ -275,27 +281,33 @@ def at_power_limit(case: AdviceCase) -> Mapping[str, str] | None:
 
 
 def comm_is(pattern: str, *phases: Phase) -> Condition:
-    """Most exposed communication is of a kind, in one of some phases (none: in any)."""
+    """Much exposed communication is of a kind, in one of some phases (none: in any)."""
     wanted = re.compile(pattern, re.I)
 
     def holds(case: AdviceCase) -> Mapping[str, str] | None:
-        name, phase = case.largest_comm
-        is_there = bool(wanted.search(name)) and (not phases or phase in phases)
-        return {"name": shortened(name)} if is_there else None
+        for name, phase, part in case.exposed_comm:
+            is_there = wanted.search(name) and (not phases or phase in phases)
+            if is_there and part >= MUCH_COMM:
+                return {"name": shortened(name)}
+        return None
 
     return holds
 
 
-def gathers_of_fsdp(case: AdviceCase) -> Mapping[str, str] | None:
-    """Most exposed communication gathers parameters, and gradients are scattered."""
-    operations = " ".join(case.context.table.operations)
-    has_both = re.search(r"reduce_?scatter", operations, re.I)
-    return comm_is(r"all_?gather")(case) if has_both else None
+def gathers_of_fsdp(*phases: Phase) -> Condition:
+    """Much exposed communication gathers parameters in a phase, and gradients are scattered."""
+
+    def holds(case: AdviceCase) -> Mapping[str, str] | None:
+        operations = " ".join(case.context.table.operations)
+        has_both = re.search(r"reduce_?scatter", operations, re.I)
+        return comm_is(r"all_?gather", *phases)(case) if has_both else None
+
+    return holds
 
 
 def several_reductions(case: AdviceCase) -> Mapping[str, str] | None:
     """Gradients of each parameter are reduced several times a step."""
-    name, phase = case.largest_comm
+    name, phase, _ = next(iter(case.exposed_comm), ("", NO_LABEL, 0.0))
     if not re.search(r"reduce", name, re.I) or phase != Phase.BACKWARD:
         return None
     return {"name": shortened(name)} if _microsteps(case) else None
@@ -473,9 +485,16 @@ ADVICE: Final = (
     ),
     Advice(
         ("exposed",),
-        "Gather parameters earlier: forward_prefetch=True in FSDP, or "
-        "set_modules_to_forward_prefetch of fully_shard, and larger wrapped units.",
-        gathers_of_fsdp,
+        "Gather parameters earlier, where modules run in a fixed order: "
+        "set_modules_to_forward_prefetch of fully_shard, or forward_prefetch=True in FSDP if the "
+        "host is late; or wrap larger units.",
+        gathers_of_fsdp(Phase.FORWARD),
+    ),
+    Advice(
+        ("exposed",),
+        "Gather parameters earlier: set_modules_to_backward_prefetch of fully_shard, or "
+        "backward_prefetch=BackwardPrefetch.BACKWARD_PRE in FSDP; or wrap larger units.",
+        gathers_of_fsdp(Phase.BACKWARD),
     ),
     Advice(
         ("exposed",),

@@ -8,6 +8,7 @@ import pytest
 
 from chopper_core.findings import RULES
 from chopper_core.findings.advice import ADVICE, MAX_ADVICE
+from chopper_core.model.table import Phase
 from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.render.text import as_text
@@ -50,3 +51,18 @@ def test_advice_is_data_and_never_without_its_condition() -> None:
     assert advice["late-host"] is None and advice["missing"] is None
     for row in rows:
         assert (row["advice"] or "").count(". ") < MAX_ADVICE
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", [1, 4])
+def test_parameters_are_gathered_earlier_in_the_phase_that_waits_for_them(seed: int) -> None:
+    """Prefetching in forward does nothing for what backward gathers."""
+    run = bench.opened(planted.plant("parameters not gathered ahead", seed, 0.12).run)
+    table, gathers = run.table, run.table.operations.index("all_gather")
+    frame = query(run, View(run.name, name="findings", columns=("+advice",)))
+    rows = [frame.row(row) for row in range(len(frame))]
+    (advice,) = (row["advice"] for row in rows if row["rule"] == "exposed")
+    for name, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
+        own = (table.operation == gathers) & (table.phase == phase)
+        share = table.exposed_comm_ns[own].sum() / table.exposed_comm_ns.sum()
+        assert (f"set_modules_to_{name}_prefetch" in advice) == (share >= 0.2)

@@ -386,7 +386,7 @@ def arranged(
             words = (*values.words, "")
             places = np.where(values.present(), values.numbers, -1).tolist()
             texts = [f"{text}\n{words[place]}" for text, place in zip(texts, places, strict=True)]
-    titled = (*(each for each, _ in result.columns), *columns.metrics)
+    titled = (*columns.metrics, *(each for each, _ in result.columns))
     rows = FilterRows(
         result.rows.level, result.rows.labels, columns.values, tuple(columns.own), titled, texts,
         run.table.coordinates,
