@@ -276,7 +276,7 @@ def log_start(head: FileHead) -> str:
     return _start_of(head.path, state_of(head.path))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _start_of(path: Path, _state: FileState) -> str:
     try:
         with ByteSource(path, _PROBED_BYTES) as source:
