@@ -220,6 +220,26 @@ def test_a_recording_without_traces_has_its_steps_and_says_why(tmp_path: Path) -
         open_run(str(found.run))
 
 
+def test_a_recording_without_a_gpu_opens_with_its_steps(tmp_path: Path) -> None:
+    """Its traces are whole: nothing of them is called unusable."""
+    found = Recorded(tmp_path, "12")
+    trace = found.run / "step4" / "rank0.json.gz"
+    content = json.loads(gzip.decompress(trace.read_bytes()))
+    of_gpu = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+    content["traceEvents"] = [e for e in content["traceEvents"] if e.get("cat") not in of_gpu]
+    trace.write_bytes(gzip.compress(json.dumps(content).encode()))
+    for state in (found.run / "processes").glob("*.json"):
+        about = json.loads(state.read_text())
+        about.pop("device", None)
+        state.write_text(json.dumps(about))
+    said = manifest.update(found.run, processes=[])
+    assert said.returncode == 0
+    run = open_run(str(found.run))
+    assert run.side(TrainedSteps).step.tolist() == list(range(11)) and not run.failed
+    why = "has events of the host only: no rank used a GPU"
+    assert [each for path, each in run.skipped if path == str(trace)] == [why]
+
+
 def test_a_light_window_has_steps_without_modules(tmp_path: Path) -> None:
     found = Recorded(tmp_path, "8", is_light=True)
     assert {name for name in found.names() if not name.startswith("Optimizer")} == {
@@ -473,6 +493,13 @@ def test_nodes_of_a_job_record_into_one_directory(
     assert found.names()["ProfilerStep#4"] == 1
     # The manifest is the other node's, which still records.
     assert (found.manifest().command, found.manifest().ended_ns) == (["torchrun"], None)
+    # Once that ends, too, run.json has how the command of each node ended.
+    monkeypatch.undo()
+    manifest.end_node(run, 3)
+    ended = manifest.finish_manifest(run, 3)
+    codes = {node.host: node.returncode for node in ended.nodes}
+    assert codes == {"other": 0, manifest.host_name(): 3}
+    assert json.loads((run / "run.json").read_text())["returncode"] == 3
 
 
 def test_a_rank_without_a_sampler_on_its_node_starts_one(
