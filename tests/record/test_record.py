@@ -31,6 +31,7 @@ from chopper_core.record import manifest, profile
 from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import RecordedWindow, read_manifest
 from chopper_core.record.states import recording_problems
+from chopper_core.sources.trainer.step_ring import read as read_ring
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands.record import run as command_of_cli
 from tests.conftest import ROOT
@@ -571,3 +572,52 @@ def test_a_script_records_itself(tmp_path: Path) -> None:
     assert found is not None
     assert (found.command, found.returncode) == (["train.py"], 0)
     assert len(found.nodes) == 1
+
+
+KERNEL = """
+import asyncio, code, json, sys, threading
+
+async def serve():
+    # As in ipykernel: cells run in __main__, in the thread of an event loop that goes on.
+    shell, loop = code.InteractiveInterpreter(), asyncio.get_running_loop()
+    for line in iter(sys.stdin.readline, ""):
+        shell.runcode(compile(json.loads(line), "<cell>", "exec"))
+        await asyncio.sleep(0)
+        print("done", flush=True)
+
+asyncio.run(serve())
+"""
+SERVER = """
+import json, subprocess, sys
+kernel = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=-1, stdout=-1, text=True)
+for cell in sys.argv[2:]:
+    kernel.stdin.write(json.dumps(cell) + chr(10))
+    kernel.stdin.flush()
+    assert kernel.stdout.readline() == "done" + chr(10)
+kernel.stdin.close()
+sys.exit(kernel.wait())
+"""
+CELLS = (
+    "import torch\nfrom torch import nn",
+    "class Net(nn.Module):\n    forward = lambda self, value: value\n"
+    "net, adam = Net(), torch.optim.Adam()",
+    "for step in range(5):\n    net(1)\n    adam.step()",
+    "1 / 0",  # An error in a cell ends no kernel.
+    "for step in range(5):\n    net(1)\n    adam.step()",
+)
+
+
+def test_a_kernel_of_a_notebook_is_recorded_across_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK")
+    said: list[str] = []
+    options = RecordOptions(tmp_path / "run", skip=4, steps=2)
+    command = [sys.executable, "-c", SERVER, KERNEL, *CELLS]
+    assert record(options, command, said.append) == 0
+    names = annotations(tmp_path / "run" / "step4" / "rank0.json.gz")
+    assert {name for name in names if "Step" in name} == {"ProfilerStep#4", "ProfilerStep#5"}
+    run = open_run(str(tmp_path / "run"))
+    assert not run.failed and not any("profiler" in each for each in said)
+    (ring,) = (tmp_path / "run" / "steps").iterdir()
+    assert read_ring(ring).step.tolist() == list(range(9))  # The last of ten has no end.
