@@ -211,7 +211,7 @@ def test_a_pass_counts_on_one_node_while_the_others_run_along(
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     monkeypatch.setattr(recording, "_SAMPLER", ("true",))
     monkeypatch.setattr(recording, "_POLL_S", 0.05)
-    monkeypatch.setattr(manifest, "host_name", lambda: threading.current_thread().name)
+    monkeypatch.setattr(manifest, "name_of_host", lambda: threading.current_thread().name)
     codes = {}
 
     def node(name: str, spec: str) -> None:
