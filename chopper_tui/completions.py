@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from msgspec.structs import asdict
 
 from chopper_core.columns import METRICS
+from chopper_core.columns.filter import FilterRows, with_headings
 from chopper_core.model.address import KEYS, parse, path_text, step_text
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
@@ -141,6 +142,18 @@ def filter_terms(frame: Frame) -> tuple[str, ...]:
             words += [f"{name}:{word}" for word in known[:_MAX_OFFERED]]
     labels = () if frame.level == ACTIVITY else frame.labels[:_MAX_OFFERED]
     return (*headings, *names, "!", *filter(_PLAIN.fullmatch, (*labels, *words)))
+
+
+def units_shown(frame: Frame) -> Callable[[str], str]:
+    """Makes a filter of what is typed over a frame: numbers are in the units of its headings."""
+    headings = {
+        each.metric.name: each.header
+        for each in column_texts(frame)
+        if each.scale.divisor not in (0.0, 1.0)
+    }
+    own = tuple(each.name for each in frame.columns if each.name not in METRICS)
+    rows = FilterRows(frame.level, frame.labels, frame.values.__getitem__, own, frame.columns)
+    return lambda text: with_headings(rows, text, headings)
 
 
 def _own_columns(frame: Frame) -> dict[str, None]:

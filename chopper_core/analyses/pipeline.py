@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.graph.process_groups import group_kinds, split_groups
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.model.view import View
@@ -79,20 +80,52 @@ class Blocks(Rows, frozen=True, eq=False):
         return self.end_ns - self.start_ns
 
     @property
+    def keys(self) -> Int64:
+        """The GPU and step of each block as one number."""
+        return _cell(self.gpu, self.iteration)
+
+    @property
     def cells(self) -> Index:
         """The (GPU, step) of each block, as numbers."""
         return combined((self.gpu, self.iteration))[1]
 
 
+class Microbatches(Struct, frozen=True, eq=False):
+    """The blocks of a run, and the activities that make them."""
+
+    blocks: Blocks
+    rows: Index
+    """Rows of the kernel table."""
+    owner: Index
+    """The block of each."""
+
+    def in_rows(self, nodes: Groups) -> Index:
+        """The group that all activities of each block are in; -1 where there is none."""
+        number, count = nodes.numbers_of(self.rows), len(self.blocks)
+        least = minima_of(number, self.owner, count, len(nodes))
+        most = maxima_of(number, self.owner, count, -1)
+        return np.where(least == most, least, -1).astype(np.intp)
+
+
+def microbatches_of(run: Run) -> Microbatches:
+    """The blocks of a run, found once; raises NothingToShow where the run has no pipeline, or
+    nothing separates its microbatches."""
+    found: Microbatches = run.memo(("microbatches",), lambda: _blocks(run))
+    return found
+
+
 def blocks_of(run: Run, view: View) -> Blocks:
     """The microbatches of the GPUs and steps of a view's scope.
 
-    Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline,
-    or nothing separates its microbatches.
+    Their windows are those of the whole run. Raises NothingToShow as `microbatches_of`.
     """
-    every = run.memo(("microbatches",), lambda: _blocks(run))
-    cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
-    own = np.isin(_cell(every.gpu, every.iteration), _cell(*map(cells.codes, _STEP)))
+    return blocks_in(run, run.tree_of(view).node(view.path))
+
+
+def blocks_in(run: Run, node: Groups) -> Blocks:
+    """As `blocks_of`, of the GPUs and steps of a group of activities."""
+    every, (cells, _) = microbatches_of(run).blocks, node.split(_STEP)
+    own = np.isin(every.keys, _cell(*map(cells.codes, _STEP)))
     if not own.any():
         raise NothingToShow("no pipeline: the scope has no microbatch")
     return every.take(own)
@@ -102,7 +135,7 @@ def _cell(gpu: Codes, iteration: Codes) -> Int64:
     return (gpu.astype(np.int64) << 32) + iteration
 
 
-def _blocks(run: Run) -> Blocks:
+def _blocks(run: Run) -> Microbatches:
     table = run.table
     given = table.measured.get(MICROBATCH)
     numbers = _numbers_in(table, _NUMBERED)
@@ -149,7 +182,7 @@ def _numbers_in(table: KernelTable, pattern: re.Pattern[str]) -> Int64:
     return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
 
 
-def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Blocks:
+def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Microbatches:
     """Blocks of rows with one number after each other, in the order of GPU, step, start."""
     if not len(rows):
         raise NothingToShow("no pipeline: no microbatch has any work")
@@ -157,7 +190,8 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
     of_weights = np.array([bool(_WEIGHTS.search(name)) for name in (*table.operations, "")])
     work = np.where(table.phase[rows] == Phase.BACKWARD, BACKWARD, FORWARD)
     work[of_weights[table.operation[rows]]] = WEIGHTS
-    first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], work, number, chunk))
+    begins = run_mask(table.gpu[rows], table.iteration[rows], work, number, chunk)
+    first, owner = np.flatnonzero(begins), np.cumsum(begins) - 1
     end = run_maxima(table.start_ns[rows] + table.duration_ns[rows], first)
     own = rows[first]
     gpu, iteration, start = table.gpu[own], table.iteration[own], table.start_ns[own]
@@ -169,7 +203,7 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
         keys = _cell(table.gpu[stated], table.iteration[stated])
         at = last_equal(keys, _cell(gpu, iteration))
         window[at >= 0] = given[stated[at[at >= 0]]]
-    return Blocks(
+    blocks = Blocks(
         gpu=gpu.astype(np.int64),
         iteration=iteration.astype(np.int64),
         work=work[first],
@@ -181,10 +215,12 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
         window_ns=window,
         origin=origin,
     )
+    return Microbatches(blocks, rows, owner)
 
 
-def _counted(blocks: Blocks) -> Blocks:
+def _counted(found: Microbatches) -> Microbatches:
     """Blocks numbered within their GPU, step and work; raises if their numbers differ."""
+    blocks = found.blocks
     cell = (WEIGHTS + 1) * blocks.cells + blocks.work
     counts = counts_of(cell, (WEIGHTS + 1) * (int(blocks.cells.max()) + 1))
     counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
@@ -193,7 +229,7 @@ def _counted(blocks: Blocks) -> Blocks:
             "sends and receives don't separate microbatches: GPUs have "
             f"{counts.min()} to {counts.max()} blocks of forward or backward work"
         )
-    return replace(blocks, microbatch=nth_of(cell))
+    return replace(found, blocks=replace(blocks, microbatch=nth_of(cell)))
 
 
 class Pipeline(Struct, frozen=True, eq=False):
@@ -244,7 +280,12 @@ class Pipeline(Struct, frozen=True, eq=False):
 
 
 def pipeline_of(run: Run, view: View) -> Pipeline:
-    blocks = blocks_of(run, view)
+    return pipeline_in(run, run.tree_of(view).node(view.path))
+
+
+def pipeline_in(run: Run, node: Groups) -> Pipeline:
+    """The microbatches of the GPUs and steps of a group of activities, with their stages."""
+    blocks = blocks_in(run, node)
     coordinates = run.table.coordinates.get("pp")
     if coordinates is None:
         raise NothingToShow(
@@ -256,12 +297,17 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
     if not len(forward):
         raise NothingToShow("no pipeline: the scope has no forward work")
     chunks = len(distinct(blocks.chunk))
-    count = max(int(median_of(forward[forward > 0])) // chunks, 1)
+    count = per_step(forward, chunks)
     stage = coordinates[blocks.gpu].astype(np.int64)
     return Pipeline(blocks, stage, run.parallel.sizes["pp"], count, chunks)
 
 
-def step_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
+def per_step(forward: Int64, chunks: int) -> int:
+    """The microbatches of a step, from the blocks of forward work of each GPU and step."""
+    return max(int(median_of(forward[forward > 0])) // chunks, 1)
+
+
+def stage_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
     """Window, busy time and bubble of each GPU and step, and which of them a block is in."""
     blocks, cell = found.blocks, found.blocks.cells
     busy, late = (
@@ -273,7 +319,7 @@ def step_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
 
 
 def bubble_of(found: Pipeline) -> float:
-    window, _, waits, _ = step_cells(found)
+    window, _, waits, _ = stage_cells(found)
     return float((waits / window).mean())
 
 

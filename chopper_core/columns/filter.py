@@ -218,10 +218,15 @@ class Term(Struct, frozen=True):
         present = values.numbers[values.present()]
         if not len(present):
             return f"no row has a figure of {self.column}"
-        known = {each.name: each for each in (*METRICS.values(), *rows.columns)}
-        unit = known[self.column].unit if self.column in known else Unit.NONE
+        known = _metric(rows, self.column)
+        unit = Unit.NONE if known is None else known.unit
         low, high = (_figure(float(each(present)), unit) for each in (np.min, np.max))
-        return f"{self.column} is {low} to {high}"
+        return f"{self.column if known is None else known.title} is {low} to {high}"
+
+
+def _metric(rows: FilterRows, column: str) -> Metric | None:
+    known = {each.name: each for each in (*METRICS.values(), *rows.columns)}
+    return known.get(column)
 
 
 def _figure(number: float, unit: AnyUnit) -> str:
@@ -329,7 +334,8 @@ def _compare(rows: FilterRows, term: Term) -> Mask:
     if found is None:
         raise UsageError(f"the filter {term.text!r} compares {column} with no number")
     unit, number = found["unit"].lower(), float(found["number"])
-    own = str(METRICS[column].unit) if column in METRICS else ""
+    known = _metric(rows, column)
+    own = "" if known is None else str(known.unit)
     scale, of = WRITTEN.get(unit, (1.0, None))
     is_known = unit in WRITTEN and (of is None or own in ("", str(of)))
     if not is_known and unit != own.lower():
@@ -350,8 +356,42 @@ def _column(rows: FilterRows, text: str) -> tuple[str, float]:
     for known in (rows.columns, METRICS.values()):
         if found := find_column(text, known):
             return found[0].name, found[1]
+    if (shown := _worded_heading(rows.columns, text)) is not None:
+        return shown.name, 0.0
     first = next((each.name for each in METRICS.values() if text == each.title.split(" ")[0]), "")
     return first, 0.0
+
+
+def _worded_heading(known: Iterable[Metric], text: str) -> Metric | None:
+    """The column whose title has the words: of several that with the shortest; `roof` is `% roof`.
+
+    Of equally short ones it is the first: columns that are shown come before the others.
+    """
+    words = text.lower().split()
+    titled = [each for each in known if set(words) <= set(each.title.lower().split())]
+    return min(titled, key=lambda each: len(each.title), default=None) if words else None
+
+
+def with_headings(rows: FilterRows, text: str, headings: Mapping[str, str]) -> str:
+    """The filter, in which a number without a unit is in that of the column's heading.
+
+    `headings` has the column's heading with its unit, by the name of the column. An invalid filter
+    stays as it is.
+    """
+
+    def written(term: Term) -> str:
+        heading, number = headings.get(term.column), _NUMBER.fullmatch(term.value)
+        if heading is None or number is None or number["unit"] or term.divisor:
+            return term.text
+        is_name = term.text.startswith(term.column)
+        return term.text if is_name else f"{heading}{term.operator}{term.value}"
+
+    try:
+        terms = _terms(rows, text)
+    except UsageError:
+        return text
+    texts = [written(term) for term in terms]
+    return text if texts == [term.text for term in terms] else " ".join(texts)
 
 
 def _labelled(rows: FilterRows, level: str, wanted: str) -> Mask:

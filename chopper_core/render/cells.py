@@ -140,7 +140,10 @@ def _largest(frame: Frame, metric: Metric) -> float:
     if values.words is not None:
         return 0.0
     present = np.abs(values.numbers[values.present()].astype(np.float64))
-    return float(present.max()) if len(present) else 0.0
+    if len(frame):
+        return float(present.max()) if len(present) else 0.0
+    # The heading of a table whose rows are filtered out keeps a unit.
+    return abs(frame.total.get(metric.name) or 0.0)
 
 
 def scale_title(signal: Signal) -> str:

@@ -124,14 +124,17 @@ def _opens(view: View, name: str) -> View:
     return replace(view, by="operation", sort=f"-{name}", columns=(), filter="")
 
 
+def _amount(base: Base, part: float, whole: float) -> str:
+    return f"{time_text(base.each(part))}, {percent(part / max(whole, 1.0))}"
+
+
 def _headline(base: Base, whole: TimeParts) -> tuple[str, ...]:
     step, ideal = float(whole.elapsed_ns[0]), whole.known(THEORY).at(0)
-    lost = step - (ideal or 0.0)
     known = "ideal unknown: no FLOPs with a known peak, so that compute is not explained"
     return (
         facts(
             f"{time_text(base.each(step))}{base.words}",
             known if ideal is None else f"ideal {time_text(base.each(ideal))}",
-            f"lost {time_text(base.each(lost))}, {percent(lost / max(step, 1.0))}",
+            "" if ideal is None else f"lost {_amount(base, step - ideal, step)}",
         ),
     )

@@ -19,10 +19,11 @@ from chopper_core.analyses.pipeline import (
     bubble_of,
     longest_stage,
     pipeline_of,
-    step_cells,
+    stage_cells,
 )
+from chopper_core.analyses.pipeline_columns import WORKS, step_figures
 from chopper_core.analyses.rows import LabelledRows, Own
-from chopper_core.columns import Values, columns, numbered
+from chopper_core.columns import METRICS, Values, numbered
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.phrases import facts, percent, time
 from chopper_core.model.run import Run
@@ -50,38 +51,6 @@ _PARTS: Final = ("microbatch", "chunk")
 _BINS: Final = 96
 _UNITS: Final = ((10**6, "ms"), (10**3, "µs"), (1, "ns"))
 
-COLUMNS: Final = columns("""
-    forward_ns | ns | forward
-        Mean time of a microbatch's forward, first start to last end.
-    backward_ns | ns | backward
-        Mean time of a microbatch's backward, first start to last end.
-    weight_gradient_ns | ns | wgrad
-        Mean time of a microbatch's gradients of weights, where the schedule lists them separately.
-        missing: the schedule computes them in backward
-    microbatches | | µbatches
-        Microbatches of a step; of an interleaved schedule whose chunks nothing names, times
-        the chunks.
-    busy_ns | ns | busy
-        Time in microbatches, mean over the row's GPUs and steps.
-    step_window_ns | ns | window
-        From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
-        the row's GPUs and steps.
-    pipeline_idle_pct | % | stage idle
-        Share of the window outside microbatches, mean over the row's GPUs and steps.
-    bubble_pct | % | bubble
-        Share of the window outside microbatches for which the host isn't late: time that the GPU
-        waits for its pipeline.
-    theory_pct | % | theory bubble
-        The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p
-        stages, m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble
-        (ZB-H1), with F, B and W the times of forward, backward and gradients of weights: (p - 1)
-        (F + B - W) over that and v m (F + B + W).
-        source: Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)
-    stage_x | x | of others
-        Forward and backward of a microbatch over the median of the other stages'.
-        missing: there is no other stage
-""")
-
 
 def answer(run: Run, view: View) -> ViewResult:
     found = pipeline_of(run, view)
@@ -92,14 +61,16 @@ def answer(run: Run, view: View) -> ViewResult:
     labels, owner = ranked(codes[by] if by in codes else getattr(blocks, by))
     count, names = len(labels), list(map(str, labels.tolist()))
     own: Own = []
-    for work, metric in enumerate([*COLUMNS.values()][: WEIGHTS + 1]):
+    for work, name in enumerate(WORKS):
         there = blocks.work == work
         if there.any() or work != WEIGHTS:
-            own.append((metric, numbered(means_of(blocks.took_ns[there], owner[there], count))))
+            own.append(
+                (METRICS[name], numbered(means_of(blocks.took_ns[there], owner[there], count)))
+            )
     if by not in _PARTS:
         own += _shares(found, owner, count)
     if by == STAGE and count > 1:
-        own.append((COLUMNS["stage_x"], numbered(found.against_others[labels])))
+        own.append((METRICS["stage_x"], numbered(found.against_others[labels])))
     notes = [f"microbatches are separated by {blocks.origin}"]
     if (present := len(distinct(found.stage))) < found.stages:
         notes.append(f"{present} of {found.stages} stages have traces in the scope")
@@ -126,19 +97,15 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _shares(found: Pipeline, owner: Index, count: int) -> Own:
     """Figures of GPUs and steps, as means of the rows they belong to."""
-    window, busy, waits, cell = step_cells(found)
-    row = np.zeros(len(window), np.intp)
+    _, _, _, cell = stage_cells(found)
+    row = np.zeros(int(cell.max()) + 1, np.intp)
     row[cell] = owner
-    means = {
-        "busy_ns": busy,
-        "step_window_ns": window,
-        "pipeline_idle_pct": 100.0 * (1 - busy / window),
-        "bubble_pct": 100.0 * waits / window,
-        "theory_pct": np.full(len(row), 100.0 * found.theory),
-    }
     return [
-        (COLUMNS["microbatches"], Values(np.full(count, found.microbatches))),
-        *((COLUMNS[name], numbered(means_of(each, row, count))) for name, each in means.items()),
+        (METRICS["microbatches"], Values(np.full(count, found.microbatches))),
+        *(
+            (METRICS[name], numbered(means_of(each, row, count)))
+            for name, each in step_figures(found).items()
+        ),
     ]
 
 

@@ -26,7 +26,7 @@ from chopper_core.views.find import names_found
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import kernel_classes
 from chopper_tui.keymap import CHOPPER, EXPLORE, PALETTE_KEY, Action, action
-from chopper_tui.places import question_of, tabs_at
+from chopper_tui.places import question_of_place, tabs_at
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -71,7 +71,7 @@ def palette(screen: Explorer, typed: str) -> None:
 
     def said(text: str) -> tuple[Options, Options]:
         words = " ".join(text.split())
-        return _options(spoken(screen, words)), _options(_names(screen, words))
+        return _options(spoken(screen, words)), _options(_found(screen, words))
 
     def perform(key: str) -> None:
         action_id, _, argument = key.partition(" ")
@@ -84,7 +84,7 @@ def palette(screen: Explorer, typed: str) -> None:
 def knows(screen: Explorer, text: str) -> bool:
     """Whether a text is one that the palette understands, or in the title of an entry."""
     words = text.lower().split()
-    if any((*spoken(screen, " ".join(words)), *_names(screen, " ".join(words)))):
+    if any((*spoken(screen, " ".join(words)), *_found(screen, " ".join(words)))):
         return True
     titles = (title.lower() for title, _, _, _ in (*_listed(screen), *_figures(screen)))
     return any(all(word in title for word in words) for title in titles)
@@ -99,7 +99,7 @@ def _listed(screen: Explorer) -> Iterator[Offer]:
     from chopper_tui.draw.theme import THEMES
 
     tabs = {
-        name: (f"{tab.place}  {tab.name}", question_of(name), "view", name)
+        name: (f"{tab.place}  {tab.name}", question_of_place(name), "view", name)
         for name, tab in screen.tabs.items()
     }
     yield from [tabs.pop(tabs_at(screen.tabs, place)[0]) for place in PLACES]
@@ -113,11 +113,6 @@ def _listed(screen: Explorer) -> Iterator[Offer]:
         yield f"Theme: {name}", "Choose these colours.", "theme", name
     for name in screen.run.signal_names:
         yield f"Signal: {screen.run.signal(name).title}", f"Chart {name}.", "metric", name
-    shown = {column.name for column in screen.frame.columns}
-    metrics = screen.frame.more if screen.view.name else METRICS.values()
-    for metric in metrics:
-        if metric.name not in shown:
-            yield f"Column: {metric.title}", metric.definition, "columns", f"+{metric.name}"
     recent = (address.render(trail[-1].view) for trail in reversed(screen.past))
     for text in dict.fromkeys(recent):
         yield f"Recent: {text}", "Go there again.", "go", text
@@ -236,6 +231,20 @@ def _clocks(text: str) -> Iterator[Offer]:
     if found[2] or _CLOCKS_MHZ[0] <= clock <= _CLOCKS_MHZ[1]:
         why = "How long a step would take at this clock, by replay."
         yield f"What if the clock were {clock:,.10g} MHz", why, "what_if", f"clock={clock:g}"
+
+
+def _found(screen: Explorer, text: str) -> Iterator[Offer]:
+    """Names of the run, and columns to add to the table; those that only explain with it last."""
+    yield from _names(screen, text)
+    shown = {column.name for column in screen.frame.columns}
+    metrics = screen.frame.more if screen.view.name else METRICS.values()
+    others = [each for each in metrics if each.name not in shown]
+    words = text.split()
+    titled = [each for each in others if all(word in each.title.lower() for word in words)]
+    named = {each.name for each in titled}
+    for each in (*titled, *(each for each in others if each.name not in named)):
+        if each.name in named or all(word in each.definition.lower() for word in words):
+            yield f"Column: {each.title}", each.definition, "columns", f"+{each.name}"
 
 
 def _names(screen: Explorer, text: str) -> Iterator[Offer]:

@@ -31,7 +31,7 @@ from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns, splits_of
 from chopper_tui.actions.ask import by, of, reading_width
-from chopper_tui.completions import filter_terms
+from chopper_tui.completions import filter_terms, units_shown
 from chopper_tui.config import CHART_SIZES, save_columns
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.history import Trail, changed, columns_for, everywhere, with_statistic
@@ -146,7 +146,7 @@ def _has_rows(screen: Explorer) -> bool:
 def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
     """Show the rows that match, while you type; Enter keeps the filter, Esc restores."""
     if argument:
-        return _show_filtered(screen, argument)
+        return _show_filtered(screen, units_shown(screen.frame)(argument))
     before: list[Trail] = []
     text = "" if screen.steps.is_busy else screen.view.filter
     screen.steps.add(lambda: before.append(screen.here))
@@ -154,8 +154,11 @@ def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
     return None
 
 
-async def _show_filtered(screen: Explorer, text: str) -> None:
-    await screen.change(replace(screen.view, filter=text))
+async def _show_filtered(screen: Explorer, text: str, label: str | None = None) -> None:
+    """Show the rows that match; the cursor stays on its row, or goes back to that of a label."""
+    trail = changed(screen.here, replace(screen.view, filter=text))
+    await screen.go((*trail[:-1], replace(trail[-1], label=label or trail[-1].label)))
+    screen.table.show_first()
     if screen.frame.view.filter == text and not len(screen.frame):
         hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))
         screen.say(next(hints, ""), error=True)
@@ -163,10 +166,14 @@ async def _show_filtered(screen: Explorer, text: str) -> None:
 
 def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
     """Filter while text is typed; Esc goes back to the place `before`."""
+    # Rows, columns and units are those before anything is typed.
+    terms, in_units = filter_terms(screen.frame), units_shown(screen.frame)
 
     async def follow() -> None:
-        if screen.typed != screen.view.filter or screen.status.is_error:
-            await _show_filtered(screen, screen.typed)
+        wanted = in_units(screen.typed)
+        if wanted != screen.view.filter or screen.status.is_error:
+            # A text that matched less on the way to this one doesn't lose the row of the cursor.
+            await _show_filtered(screen, wanted, before[0][-1].label)
 
     async def finish(text: str) -> None:
         """Filter by the text; an invalid one stays open for editing."""
@@ -179,9 +186,6 @@ def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
 
     async def restore() -> None:
         await screen.go(before[0])
-
-    # Rows and columns are those before anything is typed.
-    terms = filter_terms(screen.frame)
 
     def complete(text: str, _: str) -> Sequence[str]:
         """The terms that begin with what is typed, or with its last words."""
@@ -253,7 +257,11 @@ async def reverse(screen: Explorer, _: str) -> None:
 
 
 async def _sort_by(screen: Explorer, sort: str) -> None:
-    await screen.change(replace(screen.view, sort=sort))
+    """Sort; the cursor follows its row, unless it waits on the first one, which nobody chose."""
+    trail = changed(screen.here, replace(screen.view, sort=sort))
+    if not screen.table.cursor:
+        trail = (*trail[:-1], replace(trail[-1], label=None))
+    await screen.go(trail)
     if screen.status.is_error:
         return
     screen.table.show_first()

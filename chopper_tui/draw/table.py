@@ -315,6 +315,7 @@ def plan(
     inks: Sequence[str] = (),
     full: Mapping[str, float] | None = None,
     is_place: bool = False,
+    headings: Mapping[str, ColumnText] = {},
 ) -> TableLayout:
     """The layout of a frame; columns that don't fit are left out, least important first.
 
@@ -327,7 +328,9 @@ def plan(
     wide = width >= _WIDE
     cells = _WIDE_BAR if wide and frame.view.name not in _KERNELS else _BAR
     is_comm = np.array([ink in (HIDDEN, EXPOSED) for ink in inks], np.bool_)
-    columns = columns_within(frame, width, glyphs, first, added, bars or {}, cells, is_comm)
+    columns = columns_within(
+        frame, width, glyphs, first, added, bars or {}, cells, is_comm, headings
+    )
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
     if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
@@ -386,13 +389,17 @@ def columns_within(
     bars: Mapping[str, BarChart] = {},
     bar_cells: int = _BAR,
     is_comm: Mask = _NO_ROWS,
+    headings: Mapping[str, ColumnText] = {},
 ) -> list[DrawnColumn]:
-    """The columns that may have room in a width: others take time to compute."""
+    """The columns that may have room in a width: others take time to compute.
+
+    `headings` has those of columns that keep the unit that they had.
+    """
     found: list[DrawnColumn] = []
     used = 0
     named = {frame.sort.removeprefix("-"), added, *(_HEATS if frame.view.name else _PREFERRED)}
     texts = column_texts(frame, lambda column: used <= width or column.name in named)
-    for place, text in enumerate(texts):
+    for place, text in enumerate(headings.get(each.metric.name, each) for each in texts):
         is_beyond = place >= _IN_TIERS and not frame.view.columns and text.metric.name not in named
         if place < first or is_beyond:
             continue

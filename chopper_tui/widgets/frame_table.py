@@ -15,7 +15,7 @@ from textual.strip import Strip
 from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Lanes, lanes_of_rows
 from chopper_core.model.phrases import level_title
-from chopper_core.render.cells import SENTENCES, crumb
+from chopper_core.render.cells import SENTENCES, ColumnText, crumb
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
@@ -63,6 +63,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     added = ""
     """The column that was added last, which is always visible."""
     _planned_width = 0
+    _headings: Mapping[str, ColumnText] = {}
+    """The headings of the last table with rows: one that is filtered to none keeps their units."""
     _pointed = ""
     """The column whose heading is under the pointer."""
     _lanes: Lanes | None = None
@@ -142,9 +144,10 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         self.post_message(self.Moved(row))
 
     def show_first(self) -> None:
-        """Show the first row; the cursor stays on its row, and the next move shows it."""
-        if self.scroll_offset.y:
-            self._scroll_to_row(0)
+        """Show the first row, or where the cursor's isn't on its page the cursor's."""
+        top = self.cursor - self.page // 2 if self.cursor >= self.page else 0
+        if self.scroll_offset.y != top:
+            self._scroll_to_row(top)
             self.refresh()
             self._fill_sparks()
 
@@ -258,7 +261,10 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             layout = plan(frame, width - self.is_panel, glyphs, self.full_names, signals,
                           first=self.first_column, added=self.added,
                           bars=bars, inks=self.inks_of_rows, full=self.full,
-                          is_place=frame.level not in SENTENCES)  # fmt: skip
+                          is_place=frame.level not in SENTENCES,
+                          headings={} if len(frame) else self._headings)  # fmt: skip
+            if len(frame):
+                self._headings = {each.name: each.text for each in layout.columns}
             wanted = [
                 Sparks(glyphs, column.cells, signal=each, rows=len(frame))
                 for each, column in zip(shown, layout.sparks, strict=False)

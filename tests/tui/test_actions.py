@@ -113,7 +113,7 @@ async def test_the_palette_offers_all() -> None:
         others = {action.title for action in ACTIONS if action.id != "palette"}
         assert others | {*places} <= {*offered}
         assert all(offered.count(each) == 1 for each in places)
-        for kind in ("Theme: ", "Column: ", "Signal: "):
+        for kind in ("Theme: ", "Figure: ", "Signal: "):
             assert any(title.startswith(kind) for title in offered[len(places) :]), kind
 
 

@@ -9,6 +9,7 @@ import pytest
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.render import as_text
+from chopper_core.render.cells import column_texts
 from chopper_core.render.text import as_markdown
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
@@ -188,6 +189,40 @@ async def test_a_filter_works_while_it_is_typed() -> None:
         assert "1 of 5 rows  4 hidden" in at.text()
 
 
+@pytest.mark.parametrize("unit", ["", " ms", " µs"])
+async def test_a_number_in_a_filter_is_in_the_unit_of_its_heading(unit: str) -> None:
+    run = measured_run()
+    async with explorer((120, 40), run, View("sample.json", name="kernels")) as at:
+        heading, column = "", at.frame.values["kernel_ns"]
+        heading = next(
+            text.header for text in column_texts(at.frame) if "kernel time" in text.header
+        )
+        own = heading.removeprefix("kernel time ")
+        divisor = {"µs": 1e3, "ms": 1e6}[(unit.strip() or own)]
+        # Between the middle two, so that no rounding matters.
+        known = sorted(column.numbers.tolist())
+        bound = (known[len(known) // 2] + known[len(known) // 2 - 1]) / 2
+        await at.press("/")
+        await at.type(f"kernel time{unit}>{bound / divisor:.9f}")
+        await at.press("enter")
+        assert len(at.frame) == sum(number > bound for number in known)
+        await at.press("/", *["backspace"] * 60)
+        await at.type(f"kernel time{unit}>{max(known) * 2 / divisor:.9f}")
+        # Nothing matches: the heading keeps its unit, and the range is said.
+        assert not len(at.frame) and heading in at.text()
+        assert "no row matches" in at.status and "kernel time is " in at.status
+
+
+async def test_a_word_of_a_heading_on_the_screen_comes_before_other_columns() -> None:
+    """`roof<57` compared the FLOP/s of the roof, which no table showed."""
+    view = View("sample.json", name="kernels", columns=("kernel_ns", "mean_ns", "p95_ns"))
+    async with explorer((120, 40), measured_run(), view) as at:
+        await at.press("/", *"p95<0", "enter")
+        assert not len(at.frame) and "no row matches p95" in at.status and "p95 is " in at.status
+        await at.press("/", *["backspace"] * 60, *"kernel<0", "enter")
+        assert "kernel time is " in at.status
+
+
 async def test_a_filter_that_cant_be_read_leaves_the_rows() -> None:
     async with explorer(view=View("sample.json", DEEP[:4])) as at:
         await at.press("/")
@@ -199,7 +234,7 @@ async def test_a_filter_that_cant_be_read_leaves_the_rows() -> None:
 
 
 @pytest.mark.parametrize("keys", [("o", *"alphabetical", "enter"), ("r",), (",",)])
-async def test_a_sort_shows_the_first_row_and_leaves_the_cursor_on_its_own(
+async def test_a_sort_keeps_the_cursor_on_its_row_and_in_sight(
     keys: tuple[str, ...],
 ) -> None:
     run = sample_run(gpus=1, iterations=1, layers=40)
@@ -211,13 +246,33 @@ async def test_a_sort_shows_the_first_row_and_leaves_the_cursor_on_its_own(
         await at.press(*keys)
         labels = list(at.frame.labels)
         assert labels != before and sorted(labels) == sorted(before)
-        assert at.label == row and table.scroll_offset.y == 0
+        # Enter acts on a row that is seen; the first one is seen, too, where a page has both.
         place = labels.index(str(row))
+        assert at.label == row and 0 <= table.offset_of_cursor < table.page
+        assert place >= table.page or table.scroll_offset.y == 0
         await at.press("j" if place < len(labels) - 1 else "k")
         assert abs(table.cursor - place) == 1
         assert 0 <= table.offset_of_cursor < table.page
         await at.press("pagedown" if place < table.page else "pageup")
         assert 0 <= table.offset_of_cursor < table.page
+
+
+async def test_a_sort_shows_the_first_row_to_who_chose_none() -> None:
+    run = sample_run(gpus=1, iterations=1, layers=40)
+    async with explorer((80, 24), run, View("sample.json", ("0", "10", "forward"))) as at:
+        before = at.label
+        await at.press("r")
+        assert at.label == at.frame.labels[0] != before
+        await at.press("j", "r")
+        assert at.label == at.frame.labels[-2] and at.explore.table.offset_of_cursor > 0
+
+
+async def test_a_filter_brings_the_row_of_the_cursor_in_sight() -> None:
+    run = sample_run(gpus=1, iterations=1, layers=40)
+    async with explorer((80, 24), run, View("sample.json", ("0", "10", "forward"))) as at:
+        table = at.explore.table
+        await at.press("G", "/", *"time>0", "enter")
+        assert table.cursor == len(at.frame) - 1 and 0 <= table.offset_of_cursor < table.page
 
 
 async def test_the_cursor_follows_its_row_through_a_filter_beyond_the_page() -> None:

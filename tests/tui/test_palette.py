@@ -6,6 +6,7 @@ import pytest
 from textual.widgets import Label, OptionList
 
 from chopper_core.model.view import Baseline
+from chopper_core.views import columns_of_view
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -41,7 +42,6 @@ async def search(at: Driven, text: str) -> list[str]:
         ("mfu", "Figure: MFU"),
         ("tokens/s", "Figure: tokens/s"),
         ("critical path", "2  Timeline · critical path"),
-        ("largest loss", "Losses · compute: largest loss"),
         ("gemm", "Kernels of class gemm"),
     ],
 )
@@ -55,6 +55,16 @@ async def test_what_a_run_lacks_is_no_place_and_no_clock(typed: str) -> None:
     async with explorer((100, 30), measured_run()) as at:
         titles = await search(at, typed)
         assert not [each for each in titles if each.startswith(("Go to", "What if the", "Time at"))]
+
+
+async def test_a_heading_of_another_place_leads_there() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        for name in ("whatif", "pipeline", "cpu"):
+            tab, column = at.explore.tabs[name], columns_of_view(name)[0]
+            assert f"{tab.name}: {column.title}" in await search(at, column.title)
+            await at.press("escape", "escape")
+        # A column of every table is added to this one.
+        assert "Column: caused wait" in await search(at, "caused wait")
 
 
 async def test_nothing_that_matches_has_no_explanation() -> None:

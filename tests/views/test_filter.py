@@ -109,7 +109,7 @@ def test_hidden_rows_are_counted_and_the_total_stays() -> None:
         ("operation=mlp_u", "operation is mlp_up, "),
         ("class=gemm", "no column or level is called class; names are "),
         ("mlp_dwn", "names are mlp_up, "),
-        ("time>1s", "elapsed_ns is 30 ns to 2.000 ms"),
+        ("time>1s", "time is 30 ns to 2.000 ms"),
         ("attn time>1ms", "each one matches some"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_dump_is_a_run(tmp_path: Path) -> None:
         assert dict(run.parallel.sizes) == {"pp": 2}
         found = frame(run, "?view=pipeline&by=rank")
         assert column(found, "pipeline_idle_pct") == pytest.approx([40.0, 100 * (1 - 5.5 / 9)])
-        assert column(found, "busy_ns") == [6e6, 5.5e6]
+        assert column(found, "microbatches_ns") == [6e6, 5.5e6]
         assert column(found, "theory_pct") == pytest.approx([100 / 3] * 2)
         # The accounting holds: every nanosecond of a rank's span is in one state.
         own = run.table.gpu == 0
@@ -309,7 +309,7 @@ def test_an_interleaved_dump_has_chunks(tmp_path: Path, listed: bool) -> None:
     stages = "2 stages of 3 chunks, 4 microbatches (interleaved 1F1B)"
     assert found.headline[0].endswith(f" with equal stages · {stages}")
     assert column(found, "theory_pct") == pytest.approx([100 / (3 * 4 + 1)] * 2)
-    assert column(found, "busy_ns") == [32e6, 32e6]
+    assert column(found, "microbatches_ns") == [32e6, 32e6]
     chunks = frame(run, "?view=pipeline&by=chunk")
     assert column(chunks, "forward_ns") == [1e6, 2e6, 1e6]
     assert column(chunks, "backward_ns") == [1e6, 2e6, 1e6]
@@ -383,3 +383,39 @@ def test_a_generated_run_has_its_grid_bubble_groups_and_cause(
         for one in np.flatnonzero(found.complete).tolist()
     }
     assert members == {tuple(group) for kind in ("tp", "dp") for group in truth["groups"][kind]}
+
+
+@pytest.mark.parametrize("level", ["gpu", "iteration", "pp"])
+def test_figures_of_a_pipeline_are_columns_of_the_tree(level: str) -> None:
+    """As the view has them by rank, step and stage, with its totals."""
+    run = pipeline_run()[0]
+    names = (
+        *("forward_ns", "backward_ns", "microbatches", "microbatches_ns", "step_window_ns"),
+        *("pipeline_idle_pct", "bubble_pct", "theory_pct", "stage_x"),
+    )
+    split = {"gpu": "rank", "pp": "stage"}.get(level, level)
+    asked = f"columns={','.join(names)}"
+    tree = frame(run, f"?{'by' if level == 'pp' else 'order'}={level}&{asked}")
+    view = frame(run, f"?view=pipeline&by={split}")
+    assert len(view) > 1
+    for name in names:
+        known = {label: tree.row(number)[name] for number, label in enumerate(tree.labels)}
+        if name in view.values:
+            for number, label in enumerate(view.labels):
+                assert known[label] == pytest.approx(view.row(number)[name]), name
+            if view.total.get(name) is not None:
+                assert tree.total[name] == pytest.approx(view.total[name]), name
+        assert (name == "stage_x" and level == "iteration") == (not any(known.values())), name
+
+
+def test_a_part_of_microbatches_has_no_figures_of_a_pipeline() -> None:
+    """Forward work alone is whole microbatches of forward, and no whole step."""
+    run = pipeline_run()[0]
+    names = "forward_ns,backward_ns,microbatches_ns,bubble_pct"
+    found = frame(run, f"?order=phase&columns={names}")
+    forward = found.row(found.labels.index("forward"))
+    whole = frame(run, f"?order=gpu&columns={names}").total
+    assert forward["forward_ns"] == pytest.approx(whole["forward_ns"])
+    assert forward["backward_ns"] is forward["microbatches_ns"] is forward["bubble_pct"] is None
+    layers = frame(run, "?order=layer&columns=forward_ns")
+    assert sum(layers.values["forward_ns"].present()) <= 1

@@ -386,7 +386,7 @@ def arranged(
             words = (*values.words, "")
             places = np.where(values.present(), values.numbers, -1).tolist()
             texts = [f"{text}\n{words[place]}" for text, place in zip(texts, places, strict=True)]
-    titled = (*(each for each, _ in result.columns), *columns.metrics)
+    titled = (*columns.metrics, *(each for each, _ in result.columns))
     rows = FilterRows(
         result.rows.level, result.rows.labels, columns.values, tuple(columns.own), titled, texts,
         run.table.coordinates,
@@ -630,7 +630,7 @@ def filter_note(count: int, hidden: int) -> tuple[str, ...]:
     return (f"{hidden} of {count} rows filtered out",) if hidden else ()
 
 
-def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
+def node_figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
     known = [metric_named(name, run.table, run.counter_info) for name in names]
     if not len(run.table):
