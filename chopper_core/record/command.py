@@ -94,7 +94,9 @@ def default_run() -> Path:
     return Path(time.strftime("chopper-%Y%m%d-%H%M%S"))
 
 
-def environment(recording: RecordOptions, base: Mapping[str, str], **more: Any) -> dict[str, str]:
+def hook_environment(
+    recording: RecordOptions, base: Mapping[str, str], **more: Any
+) -> dict[str, str]:
     """The environment of a recorded command, with more options for its hooks."""
     paths = [str(_INJECT), *filter(None, [base.get("PYTHONPATH")])]
     quiet = {"KINETO_LOG_LEVEL": "99"}
@@ -132,8 +134,8 @@ def record(
             raise
         say(f"nothing is recorded: {error}")
         return run_command(command, os.environ)
-    more = {"sampler": _SAMPLER, "host": manifest.host_name()}
-    environ = environment(recording, os.environ, **more)
+    more = {"sampler": _SAMPLER, "host": manifest.name_of_host()}
+    environ = hook_environment(recording, os.environ, **more)
     ticks: list[Callable[[], None]] = [_ProgressLines(run, say)] if is_terminal else []
     begins = device.Begins(run, 1, lambda _: _has_step(run))
     if sampled and is_first:
@@ -160,7 +162,7 @@ def record(
         )
     for process in found.processes if code else ():
         # It may have been killed during an export.
-        if process.host == manifest.host_name() and not is_running(process.pid):
+        if process.host == manifest.name_of_host() and not is_running(process.pid):
             _remove_private(run, process)
     for problem in recording_problems(run, found.processes, has_windows=recording.steps > 0):
         say(problem)
@@ -202,7 +204,7 @@ def _counted(
         if library:
             states = str((run / counters.STATES).absolute())
             more = {"run": states, "markers": library, "ends": True}
-            environ = environment(recording, os.environ, **more)
+            environ = hook_environment(recording, os.environ, **more)
         else:
             say("rocprofv3 has no roctx next to it: kernels of all steps are counted")
         try:
@@ -267,7 +269,7 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
             found = manifest.read_manifest(run)
             if found is None or not _has_just_begun(found):
                 raise UsageError(f"{run} exists and isn't empty; give another directory with -o")
-            if found.host == manifest.host_name():
+            if found.host == manifest.name_of_host():
                 raise UsageError(f"{run} is being recorded into; give another directory with -o")
             manifest.join_node(run)
             return False
@@ -288,7 +290,7 @@ def _next_part(run: Path) -> Path:
             return part
         with suppress(DataError):
             found = manifest.read_manifest(part) if part.is_dir() else None
-            if found and _has_just_begun(found) and found.host != manifest.host_name():
+            if found and _has_just_begun(found) and found.host != manifest.name_of_host():
                 return part
     return parts[-1]
 

@@ -160,7 +160,7 @@ class Manifest(Struct, omit_defaults=True):
 P = TypeVar("P", RecordedNode, RecordedProcess)
 
 
-def host_name() -> str:
+def name_of_host() -> str:
     """This host's name, as part of names of files."""
     return re.sub(r"[^\w.-]", "_", os.uname().nodename.partition(".")[0]) or "host"
 
@@ -172,7 +172,7 @@ def start_manifest(run_dir: Path, command: Sequence[str]) -> Manifest:
         SCHEMA,
         list(command),
         directory=os.getcwd(),
-        host=host_name(),
+        host=name_of_host(),
         started_ns=time.time_ns(),
         versions=_versions(),
         git=_git(),
@@ -217,7 +217,7 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
 def join_node(run_dir: Path) -> None:
     """Say that this node runs a command of its own for a run; raises OSError."""
     (run_dir / NODES).mkdir(exist_ok=True)
-    (run_dir / NODES / f".{host_name()}{_JOINED}").touch()
+    (run_dir / NODES / f".{name_of_host()}{_JOINED}").touch()
 
 
 def have_joined(run_dir: Path) -> bool:
@@ -228,7 +228,7 @@ def have_joined(run_dir: Path) -> bool:
 def end_node(run_dir: Path, rc: int) -> None:
     """Add how the command ended to what the sampler of this node wrote; raises OSError."""
     known, _ = read_record_parts(run_dir / NODES, RecordedNode)
-    host = host_name()
+    host = name_of_host()
     node = next((each for each in known if each.host == host), RecordedNode(host))
     node.returncode = rc
     publish_part(run_dir, node)

@@ -299,7 +299,7 @@ def test_a_driver_that_hangs_holds_up_nobody(
 
 
 def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chopper_core.answers.exporter import parse_endpoint, serve
+    from chopper_core.answers.exporter import parse_endpoint, serve_metrics
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for rank in range(3):
@@ -316,7 +316,7 @@ def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         follower.recent.note("power_w>600", "power_w", 0, "hot", holds=True)
         endpoint = parse_endpoint("0")
         assert endpoint == ("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{serve(follower, endpoint)}/metrics"
+        url = f"http://127.0.0.1:{serve_metrics(follower, endpoint)}/metrics"
         with urlopen(url, timeout=10) as page:
             lines = page.read().decode().splitlines()
         found = dict(line.rsplit(" ", 1) for line in lines if line[:1] != "#")
@@ -329,7 +329,7 @@ def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert float(found['chopper_gpu_power_w{gpu="0"}']) == 612.5
         assert float(found['chopper_alarm{alarm="power_w>600",gpu="0"}']) == 1
         with pytest.raises(UsageError, match="--export-metrics 127"):
-            serve(follower, ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])))
+            serve_metrics(follower, ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])))
     finally:
         follower.close()
     for text in ("x", "127.0.0.1:", "127.0.0.1:99999"):

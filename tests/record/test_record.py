@@ -372,7 +372,7 @@ def test_what_a_killed_process_exported_is_removed(
     ]
     gone = subprocess.Popen(["true"])
     gone.wait()
-    state = manifest.RecordedProcess(manifest.host_name(), gone.pid, windows=windows)
+    state = manifest.RecordedProcess(manifest.name_of_host(), gone.pid, windows=windows)
     text = msgspec.json.encode(state).decode()
     (states := tmp_path / "states").mkdir()
     (states / "n.json").write_text(text)
@@ -468,7 +468,7 @@ def test_nodes_of_a_job_record_into_one_directory(
     manifest.start_manifest(run, ["torchrun"])
     with pytest.raises(UsageError, match="is being recorded into"):
         record(RecordOptions(run), ["true"], print)
-    monkeypatch.setattr(manifest, "host_name", lambda: "other")
+    monkeypatch.setattr(manifest, "name_of_host", lambda: "other")
     found = Recorded(tmp_path, "8")
     assert found.names()["ProfilerStep#4"] == 1
     # The manifest is the other node's, which still records.
@@ -487,7 +487,7 @@ def test_a_rank_without_a_sampler_on_its_node_starts_one(
     found = Recorded(tmp_path, "8", "slow")
     own = f"{found.run} --parent {os.getpid()} "
     assert started.read_text().splitlines() == [own]
-    monkeypatch.setattr(manifest, "host_name", lambda: "login")
+    monkeypatch.setattr(manifest, "name_of_host", lambda: "login")
     there = Recorded(tmp_path / "there", "8", "slow")
     assert started.read_text().splitlines()[1:] == [own.replace(str(found.run), str(there.run))] * 2
 

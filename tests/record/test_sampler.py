@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from record.recorded import STAND_INS, environment, has_lines, sampled
 
-from chopper_core.record.manifest import NODES, RecordedNode, host_name
+from chopper_core.record.manifest import NODES, RecordedNode, name_of_host
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import sampler as own_format
 
 MS = 1_000_000
 PERIOD_MS, REFRESH_MS = 100, 10
-TELEMETRY = f"telemetry-{host_name()}.csv"
+TELEMETRY = f"telemetry-{name_of_host()}.csv"
 
 
 def node_of(run: Path) -> RecordedNode:
     return msgspec.json.decode(
-        (run / NODES / f"{host_name()}.json").read_bytes(), type=RecordedNode
+        (run / NODES / f"{name_of_host()}.json").read_bytes(), type=RecordedNode
     )
 
 
@@ -144,7 +144,7 @@ def test_equal_values_are_one_sample(tmp_path: Path) -> None:
 def test_without_rights_the_reason_is_recorded(tmp_path: Path, library: str) -> None:
     run = tmp_path / "run"
     variables = environment(library, tmp_path, denied=True)
-    node = run / NODES / f"{host_name()}.json"
+    node = run / NODES / f"{name_of_host()}.json"
     assert sampled(run, variables, node.exists) == 0
     notes = node_of(run).notes
     says = {"amdsmi": "groups render and video", "pynvml": "Insufficient Permissions"}[library]
