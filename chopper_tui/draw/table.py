@@ -603,7 +603,7 @@ def _column_of_words(frame: Frame, text: ColumnText, header: str) -> DrawnColumn
     codes = set(values.numbers[values.present()].tolist())
     words = [clean((values.words or ())[int(code)]) for code in codes]
     widths = [cell_width(display_name(word, "kernel") if kernels else word) for word in words]
-    most = _MAX_OPERATION if name == "operation" else _MAX_WORD
+    most = _MAX_OPERATION if name == "main_operation" else _MAX_WORD
     figures = min(max(widths, default=1), most)
     width = max(cell_width(header), figures)
     return DrawnColumn(text, header, width, figures, 0, 1.0, tints(frame, text.metric), kernels)
