@@ -251,7 +251,13 @@ def _of_ranges(
         found = _sampled(opening) or _logged(opening)
     if found is None:
         raise DataError(why)
-    return replace(found, failed=(*failed, *found.failed))
+    unread = dict(failed)
+    rest = [item for item in found.skipped if item[0] not in unread]
+    if has_samples and opening.recorded and not opening.recorded.has_devices:
+        # What a recording on CPUs leaves is no damage.
+        skipped = [(path, "has events of the host only: no rank used a GPU") for path in unread]
+        return replace(found, skipped=(*skipped, *rest))
+    return replace(found, failed=(*failed, *found.failed), skipped=tuple(rest))
 
 
 def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:

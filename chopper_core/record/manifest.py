@@ -31,6 +31,7 @@ _HEAD_BYTES: Final = 100
 MANIFEST: Final = "run.json"
 NODES: Final = "nodes"
 _JOINED: Final = ".joined"
+_COUNTS: Final = ".counts"
 PART: Final = "part"
 """Directories of recordings that go into one that is there, by `--join`, are numbered after it."""
 PROCESSES: Final = "processes"
@@ -220,9 +221,23 @@ def join_node(run_dir: Path) -> None:
     (run_dir / NODES / f".{name_of_host()}{_JOINED}").touch()
 
 
-def have_joined(run_dir: Path) -> bool:
-    """Whether other nodes run commands of their own."""
-    return any((run_dir / NODES).glob(f".*{_JOINED}"))
+def take_part(run_dir: Path, *, is_over: bool = False) -> None:
+    """Say that this node's command will run in each counter pass, or that it won't any more;
+    raises OSError."""
+    path = run_dir / NODES / f".{name_of_host()}{_COUNTS}"
+    if is_over:
+        path.unlink(missing_ok=True)
+    else:
+        path.touch()
+
+
+def without_passes(run_dir: Path) -> list[str]:
+    """The nodes that run commands of their own, and don't take part in counter passes."""
+    joined, counting = (
+        {path.name[1 : -len(ending)] for path in (run_dir / NODES).glob(f".*{ending}")}
+        for ending in (_JOINED, _COUNTS)
+    )
+    return sorted(joined - counting)
 
 
 def end_node(run_dir: Path, rc: int) -> None:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from record.recorded import STAND_INS, environment, has_lines, sampled
 
+from chopper_core.ingest.open import open_run
+from chopper_core.record import manifest
 from chopper_core.record.manifest import NODES, RecordedNode, name_of_host
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
@@ -231,6 +233,9 @@ def test_without_a_library_a_tool_writes_the_file(
     assert node.files[0] == TELEMETRY
     rows = (run / TELEMETRY).read_text().splitlines()[1:]
     assert 0 < node.samples <= len(rows)
+    manifest.start_manifest(run, ["train"])
+    about = open_run(str(run)).recordings[0].facts[f"node {node.host}"]
+    assert f"GPUs as in {TELEMETRY}, {node.samples} samples through {tool}" in about
     telemetry: Telemetry = read_source(run / TELEMETRY, Family.TELEMETRY)
     assert telemetry.clock is clock
     assert values(telemetry, 0, SignalName.POWER_W)[1][0] == watts
