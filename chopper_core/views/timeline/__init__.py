@@ -55,9 +55,9 @@ _MAX_FOR_LATE: Final = 1 << 20
 _NOTHING: Final = "nothing runs on the lane at the cursor"
 OF_LANES: Final = columns(
     """
-    lane_ns | ns | busy | sum
+    lane_ns | ns | busy time | sum
         Time of the window in which anything runs on the lane.
-    lane_pct | % | busy
+    lane_pct | % | busy %
         Share of the window in which anything runs on the lane.
     lane_compute_pct | % | compute
         Share of the window in which compute runs on the lane.
