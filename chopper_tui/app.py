@@ -40,7 +40,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
-from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
+from chopper_core.util.memory import internal_error, is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
@@ -569,7 +569,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         if self._exit:
             self._fatal_error()
         elif place is not None and is_out_of_memory(cause):
-            place.say(str(out_of_memory("this view")), error=True)
+            place.say(str(memory_error("this view")), error=True)
         elif isinstance(cause, ChopperError) and place is not None:
             debug.note_error(cause)
             place.say(str(cause), error=True)

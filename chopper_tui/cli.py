@@ -155,7 +155,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, ChopperError):
         tell(str(error))
         return error.exit_code
-    no_memory = str(memory.out_of_memory("this"))
+    no_memory = str(memory.memory_error("this"))
     tell(no_memory if memory.is_out_of_memory(error) else _of_system(error) or _crashed(error))
     return ChopperError.exit_code
 
@@ -202,7 +202,7 @@ def _crashed(error: Exception) -> str:
     try:
         from chopper_tui.config import crash_summary, write_crash
     except MemoryError:
-        return str(memory.out_of_memory("this"))
+        return str(memory.memory_error("this"))
     path = write_crash(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
     return f"internal error ({crash_summary(error)}); {where}"

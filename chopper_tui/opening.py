@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.util import debug
-from chopper_core.util.memory import is_out_of_memory, out_of_memory
+from chopper_core.util.memory import is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, Progress, ShowingProgress, silent
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Opening:
             whole.set_result(run)
         except BaseException as error:
             lacks_memory = is_out_of_memory(error)
-            reason = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
+            reason = memory_error(f"opening {self._start.run}") if lacks_memory else error
             if not opened.done():
                 opened.set_exception(reason)
             whole.set_exception(reason)

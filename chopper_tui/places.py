@@ -39,7 +39,7 @@ def view_named(text: str, tabs: Tabs) -> str:
     return text if text in tabs else next(titled, text)
 
 
-def question_of(name: str) -> str:
+def question_of_place(name: str) -> str:
     return "the scope's children, level by level" if name == EXPLORE else view_spec(name).question
 
 

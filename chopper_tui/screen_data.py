@@ -16,7 +16,7 @@ from chopper_core.analyses.lanes import classes_of
 from chopper_core.answers.opening import as_asked
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import BarChart, Composition, Lanes, Series
-from chopper_core.model.column_names import is_part
+from chopper_core.model.column_names import STEP_PART, is_part
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
@@ -32,7 +32,16 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.figures import Figure, figures_shown
-from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Line, Pieces, signal_ink
+from chopper_tui.draw.pieces import (
+    CLASS_INKS,
+    EXPOSED,
+    HIDDEN,
+    IDLE,
+    Line,
+    Pieces,
+    signal_ink,
+    time_ink,
+)
 from chopper_tui.draw.table import columns_within, repeated_by_columns
 from chopper_tui.draw.timeline import lane_line, named_inks, phases_line
 
@@ -295,6 +304,10 @@ def states_of(view: View, figures: Mapping[str, Figure]) -> tuple[Composition, .
 
 
 def _inks_of_rows(run: Run, frame: Frame) -> Sequence[str]:
+    if frame.level == STEP_PART:
+        # As in the bar of the step; what is idle would have the background's.
+        parts = [time_ink(label) for label in frame.labels]
+        return ["dim" if ink in ("", IDLE) else ink for ink in parts]
     # Time that the tree charges to communication is exposed.
     inks = (*CLASS_INKS, HIDDEN if frame.view.name else EXPOSED)
     return [inks[place] for place in classes_of(run, frame.level, frame.labels)]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 from chopper_core.util.errors import ChopperError
-from chopper_core.util.memory import is_out_of_memory, out_of_memory
+from chopper_core.util.memory import is_out_of_memory, memory_error
 from chopper_core.util.progress import work_while
 
 P = ParamSpec("P")
@@ -123,7 +123,7 @@ class StepQueue:
         if isinstance(error, ChopperError):
             self._say(str(error), True)
         elif is_out_of_memory(error):
-            self._say(str(out_of_memory("this view")), True)
+            self._say(str(memory_error("this view")), True)
         elif error is not None:
             raise error
         elif was_long:

@@ -227,7 +227,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "step energy": {"power headline": "· # a step"},
     "waiting": {"comms headline": "^# waiting"},
-    "collectives": {"comms headline": r"(?:^|of )# collectives"},
+    "communication kernels": {"comms headline": r"(?:^|of )# collectives"},
 }
 """Where a quantity stands in a sentence: the number at `#`."""
 BARS: Final = {
@@ -737,9 +737,13 @@ def test_info_counts_what_the_views_count(name: str) -> None:
         assert [gpu[each] for each in names] == [own[each] for each in names]
         cells = gpu["gpu"], gpu["rank"], gpu["device"], f"{gpu['span_ns'] / 1e6:.3f}"
         assert f" {' '.join(map(str, (*cells, *(gpu[each] for each in names[::2]))))} " in text
-    if (frame := _frame(run, "view=comms&base=total&cut=1&columns=calls")) is not None:
+    if (frame := _frame(run, "view=comms&base=total&cut=1&columns=collectives")) is not None:
         of_all = sum(each["count"] for each in found["collectives"])
-        assert of_all == frame.total["calls"] == sum(each["collectives"] for each in found["gpus"])
+        assert (
+            of_all
+            == frame.total["collectives"]
+            == sum(each["collectives"] for each in found["gpus"])
+        )
     flops = sum(row["model_flops"] or 0 for row in _as_total(run, "columns=model_flops").values())
     assert sum(found["model_flops"].values()) == pytest.approx(flops, rel=1e-9)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.record.manifest import host_name
+from chopper_core.record.manifest import name_of_host
 from tests.conftest import ROOT
 
 CHOPPER = str(Path(sys.executable).with_name("chopper"))
@@ -158,7 +158,7 @@ def test_a_tool_of_the_sampler_writes_below_any_name(name: str, tmp_path: Path) 
     (folder / "rocm-smi").chmod(0o755)
     known = {**environment(tmp_path), "PATH": f"{folder}:/usr/bin:/bin"}
     process = subprocess.Popen([*SAMPLER, str(run)], cwd=tmp_path, env=known)
-    telemetry = run / f"telemetry-{host_name()}.csv"
+    telemetry = run / f"telemetry-{name_of_host()}.csv"
     try:
         assert until(lambda: telemetry.is_file() and "card0" in telemetry.read_text())
         before = descendants(process.pid)

@@ -36,6 +36,20 @@ def test_no_two_classes_have_one_name(modules: dict[Path, ast.Module]) -> None:
     assert {name: places for name, places in named.items() if len(places) > 1} == {}
 
 
+ROLES = {"answer", "main", "read", "recognise", "run", "set_frame", "write"}
+"""What a registry calls in each of its modules."""
+
+
+def test_no_two_public_functions_have_one_name(modules: dict[Path, ast.Module]) -> None:
+    named = defaultdict(set)
+    for path, module in modules.items():
+        for statement in module.body:
+            if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+                named[statement.name].add(path)
+    twice = {name: [*places] for name, places in named.items() if len(places) > 1}
+    assert not {name: places for name, places in twice.items() if name not in ROLES}
+
+
 SCRAPER = ("feeds.py", "scrape_feed")
 
 

@@ -40,7 +40,7 @@ from chopper_core.render.text import as_html, show_command
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
-from chopper_core.util.atomic import state_of
+from chopper_core.util.atomic import file_state
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import VIEWS
@@ -110,7 +110,7 @@ def test_a_run_moved_into_the_place_of_another_is_read(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Two files of one tick of the clock: moving a folder changes no time of a file in it.
     monkeypatch.setattr(
-        cache.atomic, "state_of", lambda path: (*state_of(path)[:2], 0, *state_of(path)[3:])
+        cache.atomic, "file_state", lambda path: (*file_state(path)[:2], 0, *file_state(path)[3:])
     )
     runs = [tmp_path / "run", tmp_path / "other"]
     for run, name in zip(runs, "ab", strict=True):

@@ -129,12 +129,12 @@ def _period_of(samples: Sequence[SignalSamples]) -> int:
     return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 
-def reach_of(samples: Sequence[SignalSamples]) -> tuple[int, int]:
+def ends_of_samples(samples: Sequence[SignalSamples]) -> tuple[int, int]:
     """The first stamp and the last one."""
     return min(int(s.time_ns[0]) for s in samples), max(int(s.time_ns[-1]) for s in samples)
 
 
-def curves_of(samples: Sequence[SignalSamples], period_ns: int) -> list[IntegralCurve]:
+def nearest_curves(samples: Sequence[SignalSamples], period_ns: int) -> list[IntegralCurve]:
     return [nearest_values(s.time_ns, s.value, REACH_PERIODS * period_ns) for s in samples]
 
 

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from chopper_core.align.activity_fit import (
     Recorded,
     averages_at,
-    curves_of,
+    ends_of_samples,
     likelihood_gain,
+    nearest_curves,
     peak_of,
-    reach_of,
     refined,
 )
 from chopper_core.model.doubts import Doubt, DoubtKind
@@ -166,7 +166,7 @@ class Recording(Struct, frozen=True):
 
         Zones are multiples of 15 minutes. Where several fit, the signals decide.
         """
-        first, last = reach_of(self._samples())
+        first, last = ends_of_samples(self._samples())
         begin, end = self._span()
         doubt = self.telemetry.resolution_ns
         fitting = [
@@ -212,7 +212,7 @@ class Recording(Struct, frozen=True):
         if recorded is None:
             return f"its {signal.value} has too few samples"
         every, period, (begin, end) = recorded.samples, recorded.period_ns, recorded.span
-        first, last = reach_of(every)
+        first, last = ends_of_samples(every)
         if last - first < end - begin:
             return "it covers less time than the trace"
         step = max(period, (last - first) // _MAX_BINS)
@@ -221,7 +221,7 @@ class Recording(Struct, frozen=True):
             return "the trace is too short for its sampling interval"
         bounds = begin + step * np.arange(bins + 1.0)
         shares = [(whole.means(bounds), compute.means(bounds)) for whole, compute in recorded.work]
-        peak = peak_of(shares, curves_of(every, period), (first, last), step)
+        peak = peak_of(shares, nearest_curves(every, period), (first, last), step)
         places = [refined(recorded, at) for at in (peak.place, peak.second)]
         known = [one for one in places if one is not None]
         if not known:

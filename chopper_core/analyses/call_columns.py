@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from chopper_core.model.shapes import CallShape
 
 OF_CALLS: Final = ("call_flops", "call_bytes", "hipblaslt", "torch", "served_by")
+_LEVELS: Final = {"served_by": "kernel", "main_operation": "operation"}
+"""Column → the level whose label with the most time it has."""
 _MODELLED: Final = "the row has no operator of a known work with recorded inputs"
 _NO_BYTES: Final = f"{_MODELLED}, or the trace lacks the types of its operands"
 
@@ -50,9 +52,9 @@ def _figure(name: str, scope: Scope) -> Values:
     from chopper_core.analyses.call_figures import most_in
 
     nodes, run = scope.nodes, scope.run
-    if name == "served_by":
-        kernels, row = nodes.split(("kernel",))
-        return most_in(kernels, "kernel", row, len(nodes))
+    if name in _LEVELS:
+        parts, row = nodes.split((_LEVELS[name],))
+        return most_in(parts, _LEVELS[name], row, len(nodes))
     if run is None:
         return absent(len(nodes))
     shapes = _shapes(scope, run)
@@ -76,6 +78,10 @@ declare(
     served_by | | served by
         The kernel that takes most of the row's time, and how many others served its calls.
         missing: the row has no kernel
+        source: trace
+    main_operation | | operation
+        The operation that takes most of the row's kernel time, and how many others do.
+        missing: no operation is known of the row
         source: trace
     hipblaslt | | hipblaslt-bench | common value
         A hipblaslt-bench command that runs the row's shape.

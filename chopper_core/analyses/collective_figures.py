@@ -30,13 +30,11 @@ def _of_all(text: str) -> Metric:
     return column(f"{text}\n    missing: {UNSEEN}")
 
 
-KIND: Final = column("""kind | | kind
+KIND: Final = column("""collective_kind | | kind
     The kind of the collective: all_reduce, all_gather …""")
-GROUP: Final = column("""group | | process group
-    The process group: name, description and size.
+PROCESS_GROUP: Final = column("""process_group | | process group
+    The process group of a collective: name, description and size.
     missing: the trace has no process groups""")
-CALLS: Final = column("""calls | | calls | sum
-    Number of collectives that each GPU takes part in.""")  # fmt: skip
 SEEN: Final = column("""ranks_seen | | ranks
     Number of ranks whose kernels are in the traces.""")
 SIZE: Final = column("""message_bytes | B | size
@@ -54,10 +52,8 @@ OUTLIER: Final = column("""outlier | | outlier
     `slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of
     the outliers (3.5 x 1.4826 x MAD from the median).
     missing: it is no outlier, or too few are of its kind, group and size""")
-LAG: Final = _of_all("""lag_ns | ns | lag
+LAG: Final = _of_all("""arrival_lag_ns | ns | arrival lag
     How much later than the first GPU it arrives; of several collectives the median.""")
-STARTS: Final = column("""start_ns | ns | start
-    The first arrival, since the run's first activity.""")
 
 
 Own = list[tuple[Metric, Values]]

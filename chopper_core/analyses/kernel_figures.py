@@ -18,8 +18,6 @@ COLUMNS: Final = columns(
     """
     class | | class
         The class of the kernel by its name: gemm, attention, elementwise …
-    operation | | operation
-        The operation that spends most time in the kernel, and how many others use it.
 """
 )
 _MEASURED: Final = ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
@@ -52,7 +50,9 @@ def columns_of_kernels(
     if is_measured("peak_pct", run.table) and not {"roof_pct", "model_roof_pct"} & {*roof}:
         roof.insert(0, "peak_pct")
     near = [name for name in roof if name != "bound"]
-    words = [name for name in ("operation", "class") if name in own and own[name].present().any()]
+    words = [
+        name for name in ("main_operation", "class") if name in own and own[name].present().any()
+    ]
     first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *near[:1], *words[:1], *near[1:])
     more = (*known_figures(scope, ("bound",)), *measured, *words[1:], *spread)
     # Of several kernels together what they were launched with says less than how they ran.

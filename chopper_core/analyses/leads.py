@@ -34,7 +34,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.memo import Memo
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, NO_LABEL, KernelTable
+from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
@@ -48,7 +48,6 @@ from chopper_core.util.grouping import (
     minima_of,
     quantile_of,
     ranked,
-    run_starts,
     stable_order,
     sums_of,
 )
@@ -201,30 +200,27 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self._memo((word, *when), lambda: self.beyond_peers(self.mean(word, when)))
 
     def same_by_place(
-        self, own: Occurrences, when: tuple[int, ...]
-    ) -> tuple[tuple[Int64, Float64, Float64], ...]:
-        """Of compute that is the same on some peers, by phase and operation and by phase alone: its
-        places, as codes; its durations in some steps, as these x peers; and how much longer
-        these are than the median of the others."""
+        self, own: Occurrences, when: tuple[int, ...], levels: tuple[str, ...]
+    ) -> tuple[Int64, Float64, Float64]:
+        """Of compute that is the same on some peers, by some levels: its places, as codes; its
+        durations in some steps, as these x peers; and how much longer these are than the median
+        of the others."""
 
         def summed() -> tuple[Int64, Float64]:
             table, same = self.table, own.take(own.is_same)
             first = same.rows[:, 0]
-            names, name = combined([table.phase[first], table.operation[first]])
+            names, name = combined([table.column(level)[first] for level in levels])
             at = np.searchsorted(self.iterations, table.iteration[first])
             shape = len(names), len(self.iterations)
             sums = sums_by(name * shape[1] + at, same.durations_ns(), shape[0] * shape[1])
             return names, sums.reshape(*shape, len(own.gpus))
 
-        def compared() -> tuple[tuple[Int64, Float64, Float64], ...]:
-            names, each_ns = self._memo(own.gpus, summed)
+        def compared() -> tuple[Int64, Float64, Float64]:
+            names, each_ns = self._memo((own.gpus, levels), summed)
             every = each_ns[:, list(when)].sum(axis=1)
-            first = run_starts(names[:, 0])
-            phases = np.stack([names[first, 0], np.full(len(first), NO_LABEL)], axis=1)
-            places = ((names, every), (phases, np.add.reduceat(every, first)))
-            return tuple((*each, beyond_others(each[1].T).T) for each in places)
+            return names, every, beyond_others(every.T).T
 
-        return self._memo(("places", own.gpus, when), compared)
+        return self._memo(("places", own.gpus, when, levels), compared)
 
     @cached_property
     def typical_ns(self) -> float:

@@ -307,7 +307,7 @@ def per_step(forward: Int64, chunks: int) -> int:
     return max(int(median_of(forward[forward > 0])) // chunks, 1)
 
 
-def step_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
+def stage_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
     """Window, busy time and bubble of each GPU and step, and which of them a block is in."""
     blocks, cell = found.blocks, found.blocks.cells
     busy, late = (
@@ -319,7 +319,7 @@ def step_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
 
 
 def bubble_of(found: Pipeline) -> float:
-    window, _, waits, _ = step_cells(found)
+    window, _, waits, _ = stage_cells(found)
     return float((waits / window).mean())
 
 

@@ -18,7 +18,7 @@ from chopper_core.analyses.pipeline import (
     microbatches_of,
     per_step,
     pipeline_in,
-    step_cells,
+    stage_cells,
 )
 from chopper_core.columns.metric import Scope, Values, absent, declare, numbered
 from chopper_core.model.groups import Groups
@@ -34,7 +34,7 @@ _PARTLY: Final = "the row isn't whole steps of a pipeline"
 
 def step_figures(found: Pipeline) -> dict[str, Float64]:
     """Figures of each GPU and step."""
-    window, busy, waits, _ = step_cells(found)
+    window, busy, waits, _ = stage_cells(found)
     return {
         "microbatches_ns": busy,
         "step_window_ns": window,

@@ -13,6 +13,7 @@ from chopper_core.columns import heat_of
 from chopper_core.model.groups import knows_sizes
 from chopper_core.model.phrases import by_number, listed, percent, time, with_article
 from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
 
 ONE_PLACE_SHARE: Final = 0.6
@@ -243,18 +244,50 @@ def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
 
 
 def place_slower(stand: RankLeads, late: Straggler) -> str:
-    """The operation or phase that has most of the longer time, as the end of a phrase."""
-    own = stand.peers_of(late.place)
-    column = own.gpus.index(stand.gpus[late.place])
-    for labels, sums, beyond in stand.same_by_place(own, late.when):
-        extra = beyond[:, column]
-        most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
-        # It means nothing for what takes most of the time anyway.
-        share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
-        if share >= ONE_PLACE_SHARE and share * (1 - usual) > _ODDS * usual * (1 - share):
-            phase, operation = labels[most].tolist()
+    """The operation or phase, and the layers, that have most of the longer time, as the end of a
+    phrase."""
+    layers = layers_slower(stand, late)
+    for levels in (("phase", "operation"), ("phase",)):
+        labels, extra, usual = _extra_by(stand, late, levels)
+        most = int(extra.argmax())
+        if _is_place(float(extra[most]), float(usual[most])):
+            phase, *operation = labels[most].tolist()
             where = stand.table.text_of("phase", phase)
-            name = where if operation == NO_LABEL else stand.table.text_of("operation", operation)
-            where = where if name == where else f"{name} in {where}"
-            return f", {percent(float(share))} of that in {where}"
-    return ""
+            if operation and operation[0] != NO_LABEL:
+                name = stand.table.text_of("operation", operation[0])
+                where = where if name == where else f"{name} in {where}"
+            return (
+                f", {percent(float(extra[most]))} of that in {where}{layers and ',' + layers[3:]}"
+            )
+    return f", mostly{layers}" if layers else ""
+
+
+def layers_slower(stand: RankLeads, late: Straggler) -> str:
+    """The few layers that have most of the time that a straggler's kernels take longer: ` in layer
+    2`; empty without."""
+    if late.cause not in ("clock", "kernels"):
+        return ""
+    labels, extra, usual = _extra_by(stand, late, ("layer",))
+    large = np.flatnonzero(extra > _SAME_EXTRA * extra.max())
+    known = [layer for layer in labels[large, 0].tolist() if layer != NO_LABEL]
+    is_few = len(known) == len(large) and 2 * len(large) < len(labels)
+    if not is_few or not _is_place(float(extra[large].sum()), float(usual[large].sum())):
+        return ""
+    return f" in {by_number('layer', known)}"
+
+
+def _extra_by(
+    stand: RankLeads, late: Straggler, levels: tuple[str, ...]
+) -> tuple[Int64, Float64, Float64]:
+    """Places by some levels, the share of each of the time that a straggler's kernels take longer,
+    and of the time that they take."""
+    own = stand.peers_of(late.place)
+    labels, sums, beyond = stand.same_by_place(own, late.when, levels)
+    extra = np.maximum(beyond[:, own.gpus.index(stand.gpus[late.place])], 0.0)
+    return labels, extra / max(float(extra.sum()), 1.0), sums.sum(axis=1) / max(sums.sum(), 1.0)
+
+
+def _is_place(share: float, usual: float) -> bool:
+    """Whether a place has most of the longer time. It means nothing for one that takes most of the
+    time anyway."""
+    return share >= ONE_PLACE_SHARE and share * (1 - usual) > _ODDS * usual * (1 - share)

@@ -27,7 +27,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def serve(follower: Follower, endpoint: tuple[str, int]) -> int:
+def serve_metrics(follower: Follower, endpoint: tuple[str, int]) -> int:
     """Answer scrapes from now on, in threads that end with the process; returns the port.
 
     Raises UsageError without the package, or where the address can't be listened at.

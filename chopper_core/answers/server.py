@@ -15,7 +15,7 @@ from chopper_core.answers.tools import DATA_NOTE, TOOLS, Tool, Toolbox
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import clean
-from chopper_core.util.memory import is_out_of_memory, out_of_memory
+from chopper_core.util.memory import is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, stop_unwanted, work_while
 
 GUIDE: Final = "chopper://guide"
@@ -122,6 +122,6 @@ def _answer(
         return clean(str(error), is_sentence=True), True
     except Exception as error:
         if is_out_of_memory(error):
-            return str(out_of_memory("this")), True
+            return str(memory_error("this")), True
         debug.note_error(error)
         return f"internal error ({clean(f'{type(error).__name__}: {error}')})", True

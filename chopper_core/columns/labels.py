@@ -8,19 +8,21 @@ from chopper_core.columns.metric import columns
 
 LABELS: Final = columns("""
     gpu | | GPU
-        The GPU of the row.
+        Number of the GPU in the run.
     rank | | rank
-        The rank of the GPU.
+        Rank of the process that the GPU works for.
         missing: the rank is unknown
     node | | node
         The host of the rank; else its number by devices.
         missing: the host is unknown
     iteration | | step
-        The step of the row.
+        The step of the row, by its number.
         missing: the trace has no steps, or the row is outside them
     phase | | phase
-        The phase of the row.
+        forward, backward, optimizer, data or other; of inference prefill or decode.
     layer | | layer
-        The layer of the row.
-        missing: it belongs to no layer
+        Number of the layer.
+        missing: the row belongs to no layer
+    unit | | unit
+        Unit of the row's figures.
 """)

@@ -46,7 +46,7 @@ step time | s | analyses.step_times.step_times
     Time charged to a step on a GPU: its activities, and the idle time before them; idle time
     before a launch call belongs to the step that the host is in. The parts add up to it.
     base: mean per GPU and step; next to it their range, where they differ by 1 %
-    places: overview headline, overview bar, overview step_ns, throughput headline,
+    places: overview headline, overview bar, overview iteration_ns, throughput headline,
         throughput iteration_ns, findings headline, live headline, tree elapsed_ns,
         whatif headline, whatif step_ns, runs step_time_ns
 
@@ -173,9 +173,9 @@ kernels | | columns.METRICS (kernels)
     Kernels that run on a GPU, without copies and memsets.
     places: tree kernels, kernels kernels, icicle kernels
 
-collectives | | analyses.collective_figures.collectives_headline
+communication kernels | | columns.METRICS (collectives)
     Communication kernels of a GPU.
-    places: comms calls, comms headline
+    places: comms collectives, comms headline
 
 kernel time | s | columns.METRICS (kernel_ns)
     Sum of the durations of activities, however many run at a time.

@@ -264,13 +264,13 @@ def estimated_occupancy(scope: Scope) -> Values:
 
 @metric("start_ns", Unit.NS, "start", reduces=Reduces.MIN)
 def first_start(scope: Scope) -> Values:
-    """Start of the first activity, since the run's first activity."""
+    """Start of the row, of several activities that of the first, since the run's first activity."""
     return Values(scope.nodes.min("start_ns") - scope.origin_ns)
 
 
 @metric("end_ns", Unit.NS, "end", reduces=Reduces.MAX)
 def last_end(scope: Scope) -> Values:
-    """End of the last activity, since the run's first activity."""
+    """End of the row, of several activities that of the last, since the run's first activity."""
     return Values(scope.nodes.max("end_ns") - scope.origin_ns)
 
 

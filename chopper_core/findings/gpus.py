@@ -24,6 +24,7 @@ from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest_st
 from chopper_core.analyses.why_late import (
     ONE_PLACE_SHARE,
     late_in_short,
+    layers_slower,
     place_late,
     place_slower,
     slower_ns,
@@ -274,7 +275,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
                 when,
                 f" in {len(late.when)} of {len(leads.iterations)} steps",
             ),
-            place_late(leads, late),
+            place_late(leads, late) or layers_slower(leads, late),
             *_waits(late),
         ),
         f"GPU {gpu}{f' ({where})' if where else ''} "

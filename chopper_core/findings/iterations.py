@@ -520,13 +520,17 @@ def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> tup
             lower = percent(1 - now / before)
             text = f": the clocks are {lower} lower"
             return f"{text} ({now:,.0f} vs {before:,.0f} MHz)", text
-    most = int(grown.argmax())
-    part, usually = float(grown[most]) / whole, float(common[most] / max(common.sum(), 1.0))
-    is_one = part >= EXPLAINED.share and part * (1 - usually) > _ODDS * usually * (1 - part)
-    if is_one and names[most, 0] != NO_LABEL:
-        name = context.text("operation", int(names[most, 0]))
-        longer = percent(float(grown[most] / max(common[most], 1.0)))
-        return f": {name} takes {longer} longer", f": {shortened(name)} takes {longer} longer"
+    for level in ("operation", "layer", "phase"):
+        names, owner = combined([table.column(level)[rows]])
+        common, grown = by_step(owner, len(names))
+        most = int(grown.argmax())
+        part, usually = float(grown[most]) / whole, float(common[most] / max(common.sum(), 1.0))
+        is_one = part >= EXPLAINED.share and part * (1 - usually) > _ODDS * usually * (1 - part)
+        if is_one and names[most, 0] != NO_LABEL:
+            name = context.text(level, int(names[most, 0]))
+            name = f"layer {name}" if level == "layer" else name
+            longer = percent(float(grown[most] / max(common[most], 1.0)))
+            return f": {name} takes {longer} longer", f": {shortened(name)} takes {longer} longer"
     common, grown = by_step(bound_by_memory(context.run, rows).astype(np.intp), 2)
     others, memory = (grown / np.maximum(common, 1.0)).tolist()
     if memory >= LONGER.share and memory > 2 * others:

@@ -336,8 +336,9 @@ def _shared(
     else by GPU and step in the cells of the second one."""
     kinds = {one.finding.kind, whole.finding.kind}
     is_alike = one.finding.kind.may_be(whole.finding.kind)
-    # The same kernels may be slow for several reasons at once.
-    is_other = not is_alike and kinds <= COMPUTES
+    # The same kernels may be slow for several reasons at once; more work is the time that peers
+    # don't take, whichever of the two it is taken for.
+    is_other = not is_alike and kinds <= COMPUTES and kinds != {Cost.WORK, Cost.KERNELS}
     if one.removed_ns is not None and whole.removed_ns is not None and not is_other:
         both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
         own = both / max(float(one.removed_ns.sum()), 1.0)

@@ -146,7 +146,7 @@ def slow_ranks(context: FindingsContext) -> Iterator[Finding]:
             f"Rank {rank} takes {percent(slower)} longer than the median rank{when}",
             f"By the log of {len(training.ranks):,} ranks. Check the clock and the temperature of "
             "its GPU in that time.",
-            _view(context, "rank", sort="-slower_pct"),
+            _view(context, "rank", sort="-rank_slower_pct"),
             cost_ns=slower * share * training.usual_ns if training.usual_ns > 0 else None,
         )
 

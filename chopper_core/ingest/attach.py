@@ -39,7 +39,7 @@ from chopper_core.sources.telemetry.trace_counters import read_counters
 from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import ChopperError, DataError
-from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
+from chopper_core.util.memory import internal_error, is_out_of_memory, memory_error, reading
 from chopper_core.util.progress import Progress
 
 
@@ -64,7 +64,7 @@ def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) 
                 raise
             doing = f"joining the {name} with kernels"
             short = is_out_of_memory(error)
-            why = out_of_memory(doing) if short else f"{doing} failed: {internal_error(error)}"
+            why = memory_error(doing) if short else f"{doing} failed: {internal_error(error)}"
             run = replace(run, failed=(*run.failed, (str(opening.paths[0]), f"{why}.")))
     return run
 

@@ -35,7 +35,7 @@ from chopper_core.store.reader import read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.tables.mmap_columns import content_of
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import remove_folder, state_of, temporary_path
+from chopper_core.util.atomic import file_state, remove_folder, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_core.util.progress import Progress, silent
@@ -384,7 +384,7 @@ def _part_path(folder: Path, trace: Path) -> Path:
 def _origin(trace: Path) -> str:
     """The state of a trace, and the code of the Chopper that reads it."""
     # Each machine that reads parts has its own number for the device.
-    return " ".join(map(str, (*state_of(trace)[:-1], _code())))
+    return " ".join(map(str, (*file_state(trace)[:-1], _code())))
 
 
 @cache

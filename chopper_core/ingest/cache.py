@@ -190,7 +190,7 @@ def program() -> str:
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
     known = place.recall(ProgramVersion)
     if known is None or known.stamp != digest([*map(_stamp, known.files)]):
-        files = plugins.code_files()
+        files = plugins.files_of_plugins()
         read = (path for path in (*code_files(), *files) if os.path.isfile(path))
         texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
         known = ProgramVersion(digest(texts), tuple(files), digest([*map(_stamp, files)]))
@@ -280,7 +280,7 @@ def entries() -> list[CacheEntry]:
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
-def figures() -> Iterator[tuple[str, int, int]]:
+def kept_figures() -> Iterator[tuple[str, int, int]]:
     """Of each of `KINDS` the number of values that are kept, and their bytes."""
     for kind in KINDS:
         files = [each for folder in _of_kind(kind) for each in _files(folder)]
@@ -420,7 +420,7 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _stamp(path: str | Path) -> str:
-    return "\t".join(map(str, (path, *atomic.state_of(path))))
+    return "\t".join(map(str, (path, *atomic.file_state(path))))
 
 
 def _specifications(overrides: Overrides) -> Iterator[str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from shutil import which
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import urlsplit
+
+import msgspec
 
 from chopper_core.model.recent import NodeGpu, NodeProcess
 from chopper_core.record.gpus import GpuLibrary, open_library
@@ -30,6 +32,10 @@ _MAX_OWN_BYTES: Final = 4 << 20
 _LATE_S: Final = 3.0
 _PROCESSES_S: Final = 2.0
 """Between listings of processes, each of which takes milliseconds per GPU."""
+_TOOL_PROCESSES_S: Final = 5.0
+"""The same of a tool, which starts anew."""
+_CELLS: Final = "--format=csv,noheader,nounits"
+_AMD_SIZES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _COMMAND_BYTES: Final = 400
 
 
@@ -122,10 +128,17 @@ def _named(pid: int) -> tuple[str, str]:
 
 
 class ToolFeed:
-    """A tool whose lines come from its standard output, for as long as this process lives."""
+    """A tool whose lines come from its standard output, for as long as this process lives.
+
+    What else it knows of the GPUs it is asked for on the way; rocm-smi doesn't say on which GPU a
+    process is.
+    """
 
     def __init__(self, tool: str, path: Path) -> None:
         self._tool, self._path = tool, path
+        self.gpus = known_gpus(tool)
+        self.processes: tuple[NodeProcess, ...] = ()
+        self._due_s = 0.0
         self._lines: Queue[str] = Queue()
         self._file: LineFile | None = None
         self._process = subprocess.Popen(
@@ -156,9 +169,89 @@ class ToolFeed:
             self._file = LineFile(self._path, lines.pop(0), _MAX_OWN_BYTES)
         if self._file is not None:
             self._file.write(lines)
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _TOOL_PROCESSES_S
+            self.processes = tuple(listed_processes(self._tool, self.gpus))
         code = self._process.poll()
         if code is not None and not lines:
             raise DataError(f"{self._tool} ended with exit code {code}")
+
+
+def _answer(*command: str) -> str:
+    """What a command prints; '' where it fails, or takes too long."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout[:_MAX_BYTES].decode("utf-8", "replace")
+
+
+def known_gpus(tool: str) -> dict[int, NodeGpu]:
+    """The GPUs that nvidia-smi lists, by number; of other tools their rows say what there is."""
+    if tool != "nvidia-smi":
+        return {}
+    text = _answer(tool, "--query-gpu=index,name,pci.bus_id,memory.total", _CELLS)
+    found = {}
+    for line in text.splitlines():
+        index, name, pci, total, *_ = [*(cell.strip() for cell in line.split(",")), *[""] * 4]
+        if index.isdecimal():
+            memory = int(total) << 20 if total.isdecimal() else 0
+            found[int(index)] = NodeGpu(name, pci.lower(), memory)
+    return found
+
+
+def listed_processes(tool: str, gpus: Mapping[int, NodeGpu]) -> Iterator[NodeProcess]:
+    """The processes on the GPUs, by a tool; none where it can't tell."""
+    if tool == "nvidia-smi":
+        place_of = {gpu.pci: index for index, gpu in gpus.items()}
+        text = _answer(tool, "--query-compute-apps=gpu_bus_id,pid,used_memory", _CELLS)
+        for line in text.splitlines():
+            pci, pid, used, *_ = [*(cell.strip() for cell in line.split(",")), *[""] * 3]
+            if pci.lower() in place_of and pid.isdecimal():
+                memory = int(used) << 20 if used.isdecimal() else -1
+                yield NodeProcess(place_of[pci.lower()], int(pid), memory, *_named(int(pid)))
+    elif tool == "amd-smi":
+        yield from _of_amd_smi(_answer(tool, "process", "--json"))
+
+
+def _of_amd_smi(text: str) -> Iterator[NodeProcess]:
+    """The processes in `amd-smi process --json`: lists by GPU, newer versions under a key."""
+    try:
+        found = msgspec.json.decode(text or "[]")
+    except msgspec.DecodeError:
+        return
+    listed = found.get("gpu_data") if isinstance(found, dict) else found
+    for each in filter(_is_record, listed if isinstance(listed, list) else ()):
+        own = each.get("process_list")
+        for item in filter(_is_record, own if isinstance(own, list) else ()):
+            about = item.get("process_info", item)  # A sentence where there is none.
+            if not isinstance(about, dict):
+                continue
+            gpu, pid, usage = each.get("gpu"), about.get("pid"), about.get("memory_usage")
+            memory = _bytes_of(usage.get("vram_mem") if isinstance(usage, dict) else None)
+            if isinstance(gpu, int) and isinstance(pid, int):
+                yield NodeProcess(gpu, pid, memory, *_named(pid))
+
+
+def _is_record(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _bytes_of(cell: object) -> int:
+    """A size of amd-smi: a number of bytes, or one with its unit; -1 for others."""
+    number, unit = (cell.get("value"), cell.get("unit")) if _is_record(cell) else (cell, "B")
+    size = _AMD_SIZES.get(str(unit))
+    if size is None or not isinstance(number, int | float) or not 0 <= number < 1 << 60:
+        return -1
+    return round(number * size)
 
 
 def scrape_feed(folder: Path, number: int, url: str) -> Feed:

@@ -22,7 +22,7 @@ from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import STALL, STEP_TIME, AlarmWatch
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.discovery import find_runs
-from chopper_core.ingest.feeds import Feed, FeedCall, LibraryFeed
+from chopper_core.ingest.feeds import Feed, FeedCall, LibraryFeed, ToolFeed
 from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.other_runs import OtherRuns, of_manifests
@@ -155,7 +155,7 @@ class Follower:
             if call is None or call.is_done:
                 call = self._feeding[number] = FeedCall(feed)
             problems.append(call.problem_after(_FEED_S))
-            if isinstance(feed, LibraryFeed):
+            if isinstance(feed, LibraryFeed | ToolFeed):
                 self.recent.gpus, self.recent.processes = feed.gpus, feed.processes
         if self.feeds:
             self.problem = "; ".join(filter(None, problems))

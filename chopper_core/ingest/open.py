@@ -79,7 +79,7 @@ from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
-from chopper_core.util.atomic import FileState, state_of
+from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import reading, start_libraries
 from chopper_core.util.progress import Progress, ShowingProgress, silent
@@ -131,7 +131,7 @@ def open_run(
         check_is_one(name)
     changed: str | None = None
     for _ in range(_MAX_ATTEMPTS):
-        before = {path: state_of(path) for path in files_below(paths)}
+        before = {path: file_state(path) for path in files_below(paths)}
         try:
             recorded = recorded_at(paths)
             listed = ListedPaths(paths)
@@ -142,7 +142,7 @@ def open_run(
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
         except DataError:
-            if all(state_of(path) == state for path, state in before.items()):
+            if all(file_state(path) == state for path, state in before.items()):
                 raise
             continue
         changed = _replaced(run, before)
@@ -165,7 +165,7 @@ def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
     """A file of the run that is another one than before; one that grows, as telemetry, is not, nor
     is a ring of steps."""
     paths = [path for path in inputs_of(run) if path in before and not is_ring(path)]
-    states = ((path, before[path], state_of(path)) for path in paths)
+    states = ((path, before[path], file_state(path)) for path in paths)
     return next((path for path, then, now in states if then != now and now[0] <= then[0]), None)
 
 
@@ -251,7 +251,13 @@ def _of_ranges(
         found = _sampled(opening) or _logged(opening)
     if found is None:
         raise DataError(why)
-    return replace(found, failed=(*failed, *found.failed))
+    unread = dict(failed)
+    rest = [item for item in found.skipped if item[0] not in unread]
+    if has_samples and opening.recorded and not opening.recorded.has_devices:
+        # What a recording on CPUs leaves is no damage.
+        skipped = [(path, "has events of the host only: no rank used a GPU") for path in unread]
+        return replace(found, skipped=(*skipped, *rest))
+    return replace(found, failed=(*failed, *found.failed), skipped=tuple(rest))
 
 
 def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:

@@ -34,7 +34,7 @@ from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank, without_far
 from chopper_core.tables.columns import MAX_BYTES
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
-from chopper_core.util.atomic import state_of
+from chopper_core.util.atomic import file_state
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of, distinct
 from chopper_core.util.memory import keep_freed, reading
@@ -78,14 +78,14 @@ def read_complete(path: Path, progress: Progress, hosts: Sequence[HostFile]) -> 
 def read_unchanged(path: Path, read: Callable[[], Run]) -> Run:
     """Read a file, again if it changed during that time; raises DataError."""
     for _ in range(_MAX_ATTEMPTS):
-        before = state_of(path)
+        before = file_state(path)
         try:
             run = read()
         except DataError:
-            if state_of(path) == before:
+            if file_state(path) == before:
                 raise
         else:
-            if state_of(path) == before:
+            if file_state(path) == before:
                 return run
     raise DataError(f"{path} changed while it was read; read it again once it is complete")
 

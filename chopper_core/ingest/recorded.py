@@ -55,6 +55,12 @@ class RecordedRun(Struct, frozen=True):
         manifests = self.manifests.values()
         return bool(manifests) and all(each.ended_ns is not None for each in manifests)
 
+    @property
+    def has_devices(self) -> bool:
+        """Whether some process used a GPU."""
+        every = (each for manifest in self.manifests.values() for each in manifest.processes)
+        return any(each.device is not None for each in every)
+
     def node_of(self, path: Path) -> RecordedNode | None:
         """The node whose sampler wrote a file; of a run on one node, that one."""
         nodes = [node for manifest in self.manifests.values() for node in manifest.nodes]

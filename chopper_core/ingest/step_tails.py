@@ -14,9 +14,9 @@ from chopper_core.util.atomic import FileState
 from chopper_core.util.errors import DataError
 
 _DOING: Final[Mapping[int, tuple[str, bool]]] = {
-    step_ring.FORWARD: ("the forward of step {}", True),
-    step_ring.BACKWARD: ("the backward or the optimizer of step {}", True),
-    step_ring.BETWEEN: ("the loop after step {}, such as its loader", True),
+    step_ring.FORWARD: ("the forward of step {:,}", True),
+    step_ring.BACKWARD: ("the backward or the optimizer of step {:,}", True),
+    step_ring.BETWEEN: ("the loop after step {:,}, such as its loader", True),
     step_ring.EVALUATION: ("an evaluation", False),
     step_ring.CHECKPOINT: ("saving a checkpoint", False),
     step_ring.WRITING: ("writing a trace", False),

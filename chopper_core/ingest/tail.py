@@ -34,8 +34,8 @@ _MAX_HEADINGS: Final = 50
 _AGAIN: Final = 128, 512
 """Lines, at least and at most, that are read once more with new ones: rates are differences to
 the sample before, and samples with one stamp are averaged."""
-_PIECE: Final = 1 << 19
-_BLOCK: Final = 1 << 16
+_PIECE: Final = 1 << 16
+_BLOCK: Final = 1 << 15
 """Bytes that are looked for by time."""
 _LAST_BLOCKS: Final = 8
 _CLOCK_SET_NS: Final = 10 * SECOND_NS

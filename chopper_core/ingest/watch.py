@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.store.format import paths_of
-from chopper_core.util.atomic import FileState, state_of, walk_once
+from chopper_core.util.atomic import FileState, file_state, walk_once
 from chopper_core.util.errors import DataError
 
 _MOST_CHARACTERS: Final = 20
@@ -37,7 +37,7 @@ class RunFiles:
             paths = [path for name in filter(None, self._names) for path in paths_of(name)]
         except DataError:
             return {}
-        found = {path: state_of(path) for path in files_below(paths) if not _is_hidden(path)}
+        found = {path: file_state(path) for path in files_below(paths) if not _is_hidden(path)}
         for path in [path for path in found if self._known and path not in self._known]:
             if not self._is_used(path, found[path]):
                 del found[path]
@@ -50,7 +50,7 @@ class RunFiles:
     def news(self) -> str:
         """What changed since, in a few words; '' for nothing."""
         now, known = self.state(), self._known
-        gone = [path for path, state in known.items() if state[0] >= 0 > state_of(path)[0]]
+        gone = [path for path, state in known.items() if state[0] >= 0 > file_state(path)[0]]
         if gone:
             return deleted_text(gone)
         if any(now.get(path, state) != state for path, state in known.items()):

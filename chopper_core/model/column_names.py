@@ -166,3 +166,7 @@ def is_counter(name: str) -> bool:
 def is_counted(name: str) -> bool:
     """Whether a measured column is a counter, including derived ones (`MfmaUtil`) and CUPTI's."""
     return name[:1].isupper() or "__" in name
+
+
+STEP_PART: Final = "part"
+"""The level of rows that are the parts of a step, such as `low clock`."""

@@ -178,20 +178,32 @@ def _scale(scales: tuple[UnitScale, ...], largest: float) -> UnitScale:
 LONG_TIMES: Final = ((7.2e12, 3.6e12, "h"), (6e11, 6e10, "min"), (1e10, 1e9, "s"))
 """From how many ns on a time is in a unit, its length in ns, and its name."""
 _TIMES: Final = (*LONG_TIMES, (1e6, 1e6, "ms"), (0.0, 1e3, "µs"))
-_ON_A_CLOCK_NS: Final = 100_000_000_000
+_IN_SECONDS_NS: Final = 10_000_000_000
 """From here on a moment has too many digits in ms."""
+_ON_A_CLOCK_NS: Final = 100_000_000_000
+"""The same in s."""
 
 
 def moment_text(ns: int, decimals: int, end_ns: int = 0) -> str:
-    """A moment since the run's start: `12.345 ms`, in a run of minutes `1:23:04.567`.
+    """A moment since the run's start in `moment_unit`: `12.345`, in a long run `1:23:04.567`.
 
     `decimals` are those of ms; `end_ns` is the latest moment that is written next to it.
     """
-    if max(ns, end_ns) < _ON_A_CLOCK_NS:
+    unit = moment_unit(max(ns, end_ns))
+    if unit == "ms":
         return f"{ns / 1e6:.{max(decimals, 0)}f}"
+    if unit == "s":
+        return f"{ns / 1e9:.{decimals + 3 if decimals >= 0 else 0}f}"
     seconds, rest = divmod(ns, 1_000_000_000)
     part = f".{rest:09d}"[: 4 + decimals] if decimals >= 0 else ""
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{part}"
+
+
+def moment_unit(end_ns: int) -> str:
+    """The unit of moments up to this one; empty where they are on a clock."""
+    if is_on_a_clock(end_ns):
+        return ""
+    return "s" if end_ns >= _IN_SECONDS_NS else "ms"
 
 
 def is_on_a_clock(ns: int) -> bool:

@@ -53,6 +53,8 @@ _SLOW_PCT: Final = 50.0
 """A window that slows steps by more isn't what the job does."""
 _TRIGGER_S: Final = 3.0
 """From a trigger to its window: all ranks have to see it before they reach its first step."""
+_PASSES_S: Final = 60.0
+"""So long nodes wait for each other before a counter pass."""
 _BY_SIGNAL: Final = 128
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 """As shells exit."""
@@ -94,7 +96,9 @@ def default_run() -> Path:
     return Path(time.strftime("chopper-%Y%m%d-%H%M%S"))
 
 
-def environment(recording: RecordOptions, base: Mapping[str, str], **more: Any) -> dict[str, str]:
+def hook_environment(
+    recording: RecordOptions, base: Mapping[str, str], **more: Any
+) -> dict[str, str]:
     """The environment of a recorded command, with more options for its hooks."""
     paths = [str(_INJECT), *filter(None, [base.get("PYTHONPATH")])]
     quiet = {"KINETO_LOG_LEVEL": "99"}
@@ -132,8 +136,8 @@ def record(
             raise
         say(f"nothing is recorded: {error}")
         return run_command(command, os.environ)
-    more = {"sampler": _SAMPLER, "host": manifest.host_name()}
-    environ = environment(recording, os.environ, **more)
+    more = {"sampler": _SAMPLER, "host": manifest.name_of_host()}
+    environ = hook_environment(recording, os.environ, **more)
     ticks: list[Callable[[], None]] = [_ProgressLines(run, say)] if is_terminal else []
     begins = device.Begins(run, 1, lambda _: _has_step(run))
     if sampled and is_first:
@@ -160,7 +164,7 @@ def record(
         )
     for process in found.processes if code else ():
         # It may have been killed during an export.
-        if process.host == manifest.host_name() and not is_running(process.pid):
+        if process.host == manifest.name_of_host() and not is_running(process.pid):
             _remove_private(run, process)
     for problem in recording_problems(run, found.processes, has_windows=recording.steps > 0):
         say(problem)
@@ -168,6 +172,8 @@ def record(
         _sample_device(run, command, sampled, sampler, begins, code, say)
     if passes and is_first and code < _BY_SIGNAL:
         return _counted(recording, command, passes, say)
+    if passes and code < _BY_SIGNAL:
+        _take_part(recording, command, passes, say)
     say(state_summary(run, found))
     return code
 
@@ -191,26 +197,65 @@ def _counted(
 ) -> int:
     """Run the counter passes of a recording; returns the exit code of its traced run."""
     run, found = recording.run, _described(recording.run)
-    if manifest.have_joined(run):
+    until_s = time.monotonic() + _PASSES_S
+    while (lacking := manifest.without_passes(run)) and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
+    if lacking:
         say(
-            "counters are not collected: each node runs a command of its own, and a pass needs all "
-            "of them; srun starts a job on all nodes by one command"
+            f"counters are not collected: a pass needs all nodes, and {', '.join(lacking)} runs a "
+            "command of its own without --counters; give it there too, or start the job by srun"
         )
     else:
-        library = counters.marker_library()
-        environ = dict(os.environ)
-        if library:
-            states = str((run / counters.STATES).absolute())
-            more = {"run": states, "markers": library, "ends": True}
-            environ = environment(recording, os.environ, **more)
-        else:
+        environ = _pass_environment(recording)
+        if environ is None:
             say("rocprofv3 has no roctx next to it: kernels of all steps are counted")
         try:
-            counters.run_passes(run, command, passes, environ, say)
+            counters.run_passes(run, command, passes, environ or os.environ, say)
         except (OSError, DataError) as error:
             say(f"{run}: counters can't be recorded: {error}")
     say(state_summary(run, _described(run)))
     return found.returncode or 0
+
+
+def _pass_environment(recording: RecordOptions) -> dict[str, str] | None:
+    """The environment in which a command ends with its window; None without roctx."""
+    library = counters.marker_library()
+    if not library:
+        return None
+    states = str((recording.run / counters.STATES).absolute())
+    more = {"run": states, "markers": library, "ends": True}
+    return hook_environment(recording, os.environ, **more)
+
+
+def _take_part(
+    recording: RecordOptions, command: Sequence[str], passes: counters.Passes, say: Say
+) -> None:
+    """Run the command of this node in each pass that the first node counts."""
+    run = recording.run
+    environ = _pass_environment(recording) or os.environ
+    try:
+        manifest.take_part(run)
+        for names in passes:
+            if not _is_counting(run, names):
+                continue
+            say(f"counter pass of the first node: {' '.join(names)}")
+            run_command(command, environ)
+        manifest.take_part(run, is_over=True)
+    except OSError as error:
+        say(f"{run}: this node takes part in no counter pass: {error.strerror}")
+
+
+def _is_counting(run: Path, names: Sequence[str]) -> bool:
+    """Wait for the first node to begin a pass; False where it is over, or doesn't come."""
+    until_s = time.monotonic() + _PASSES_S
+    while time.monotonic() < until_s:
+        own = [each for each in _described(run).passes.values() if each.counters == list(names)]
+        if own and own[-1].state != "running":
+            return False
+        if own:
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 def _has_step(run: Path) -> bool:
@@ -267,7 +312,7 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
             found = manifest.read_manifest(run)
             if found is None or not _has_just_begun(found):
                 raise UsageError(f"{run} exists and isn't empty; give another directory with -o")
-            if found.host == manifest.host_name():
+            if found.host == manifest.name_of_host():
                 raise UsageError(f"{run} is being recorded into; give another directory with -o")
             manifest.join_node(run)
             return False
@@ -288,7 +333,7 @@ def _next_part(run: Path) -> Path:
             return part
         with suppress(DataError):
             found = manifest.read_manifest(part) if part.is_dir() else None
-            if found and _has_just_begun(found) and found.host != manifest.host_name():
+            if found and _has_just_begun(found) and found.host != manifest.name_of_host():
                 return part
     return parts[-1]
 

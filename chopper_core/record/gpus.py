@@ -35,7 +35,9 @@ _NOT_SUPPORTED: Final = {"amdsmi": (2,), "pynvml": (3, 13)}
 """Error codes of the libraries for what a GPU doesn't have."""
 _POWER_INSTANT, _MEMORY_TEMP = 186, 82
 _NVLINK_IN, _NVLINK_OUT, _PCIE_OUT, _PCIE_IN = 139, 138, 197, 198
-"""Fields of NVML; those of links count KiB (NVLink) and bytes (PCIe)."""
+"""Fields of NVML. By nvml.h, `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX` and `_TX` count KiB, and
+`NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `_RX_BYTES` bytes, which may wrap. Not
+`nvmlDeviceGetPcieThroughput`: it waits for 20 ms per direction."""
 _ALL_LINKS: Final = 2**32 - 1
 _KIB: Final = 1 << 10
 _FAN: Final = 0
@@ -152,7 +154,11 @@ class GpuLibrary:
 
 
 class AmdSmi(GpuLibrary):
-    """AMD's GPUs: one call per sample gives the driver's table of metrics."""
+    """AMD's GPUs: one call per sample gives the driver's table of metrics.
+
+    PCIe traffic isn't read: the driver's header has `pcie_bandwidth_inst` in GB/s (in its first
+    version in Mbps), and amdsmi.h the same number, as `pcie_bandwidth`, in Mb/s.
+    """
 
     module = "amdsmi"
     helps = (

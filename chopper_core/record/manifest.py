@@ -31,6 +31,7 @@ _HEAD_BYTES: Final = 100
 MANIFEST: Final = "run.json"
 NODES: Final = "nodes"
 _JOINED: Final = ".joined"
+_COUNTS: Final = ".counts"
 PART: Final = "part"
 """Directories of recordings that go into one that is there, by `--join`, are numbered after it."""
 PROCESSES: Final = "processes"
@@ -160,7 +161,7 @@ class Manifest(Struct, omit_defaults=True):
 P = TypeVar("P", RecordedNode, RecordedProcess)
 
 
-def host_name() -> str:
+def name_of_host() -> str:
     """This host's name, as part of names of files."""
     return re.sub(r"[^\w.-]", "_", os.uname().nodename.partition(".")[0]) or "host"
 
@@ -172,7 +173,7 @@ def start_manifest(run_dir: Path, command: Sequence[str]) -> Manifest:
         SCHEMA,
         list(command),
         directory=os.getcwd(),
-        host=host_name(),
+        host=name_of_host(),
         started_ns=time.time_ns(),
         versions=_versions(),
         git=_git(),
@@ -217,18 +218,32 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
 def join_node(run_dir: Path) -> None:
     """Say that this node runs a command of its own for a run; raises OSError."""
     (run_dir / NODES).mkdir(exist_ok=True)
-    (run_dir / NODES / f".{host_name()}{_JOINED}").touch()
+    (run_dir / NODES / f".{name_of_host()}{_JOINED}").touch()
 
 
-def have_joined(run_dir: Path) -> bool:
-    """Whether other nodes run commands of their own."""
-    return any((run_dir / NODES).glob(f".*{_JOINED}"))
+def take_part(run_dir: Path, *, is_over: bool = False) -> None:
+    """Say that this node's command will run in each counter pass, or that it won't any more;
+    raises OSError."""
+    path = run_dir / NODES / f".{name_of_host()}{_COUNTS}"
+    if is_over:
+        path.unlink(missing_ok=True)
+    else:
+        path.touch()
+
+
+def without_passes(run_dir: Path) -> list[str]:
+    """The nodes that run commands of their own, and don't take part in counter passes."""
+    joined, counting = (
+        {path.name[1 : -len(ending)] for path in (run_dir / NODES).glob(f".*{ending}")}
+        for ending in (_JOINED, _COUNTS)
+    )
+    return sorted(joined - counting)
 
 
 def end_node(run_dir: Path, rc: int) -> None:
     """Add how the command ended to what the sampler of this node wrote; raises OSError."""
     known, _ = read_record_parts(run_dir / NODES, RecordedNode)
-    host = host_name()
+    host = name_of_host()
     node = next((each for each in known if each.host == host), RecordedNode(host))
     node.returncode = rc
     publish_part(run_dir, node)

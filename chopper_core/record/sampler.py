@@ -28,7 +28,7 @@ from chopper_core.record.manifest import (
     RING,
     STEPS,
     RecordedNode,
-    host_name,
+    name_of_host,
     publish_part,
     read_record_parts,
 )
@@ -195,7 +195,7 @@ class NodeSampler:
         """Signals that came so far: any of them ends it."""
         # A job may launch several times: a sampler continues after the previous one.
         known, _ = read_record_parts(run_dir / NODES, RecordedNode)
-        host = host_name()
+        host = name_of_host()
         self.node = next((each for each in known if each.host == host), RecordedNode(host))
         self.node.period_ms = period_s * 1e3
         self._is_tracing = False
@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     if options.parent and not is_running(options.parent):
         return 0
-    with (options.run / f".{host_name()}.lock").open("w") as lock:
+    with (options.run / f".{name_of_host()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -193,7 +193,7 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - cell_width(text))
 
 
-BARS: Final = frozenset(("share_pct", "kernel_pct"))
+BARS: Final = frozenset(("share_pct", "kernel_pct", "loss_pct"))
 """Columns whose cells have a bar."""
 _NOISE: Final = (
     ("", late(r"^(?:void|static|__global__) +"), ""),

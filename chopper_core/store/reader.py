@@ -31,7 +31,7 @@ from chopper_core.tables.mmap_columns import (
     mapped_columns,
 )
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import stamp_of, state_of
+from chopper_core.util.atomic import file_state, stamp_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress, silent
@@ -77,14 +77,14 @@ def _unless_replaced(folder: Path, read: Callable[[layout.StoreIndex], _Read]) -
     """What is read of a store, or the error, if no other process replaced it during that time."""
     for _ in range(_MAX_ATTEMPTS):
         # Not the index itself: two stores may be put there in turn.
-        state = state_of(folder / layout.STORE_INDEX)
+        state = file_state(folder / layout.STORE_INDEX)
         try:
             found = read(layout.read_index(folder))
         except DataError:
-            if state_of(folder / layout.STORE_INDEX) == state:
+            if file_state(folder / layout.STORE_INDEX) == state:
                 raise
         else:
-            if state_of(folder / layout.STORE_INDEX) == state:
+            if file_state(folder / layout.STORE_INDEX) == state:
                 return found
     raise DataError(f"{folder} is being replaced repeatedly; try again later")
 

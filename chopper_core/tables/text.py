@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from chopper_core.tables.bytes import ByteSource, not_a_file
 from chopper_core.tables.losses import Losses
-from chopper_core.util.atomic import FileState, state_of
+from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import DataError
 
 HEAD_BYTES: Final = 1 << 16
@@ -111,7 +111,7 @@ class FileHead:
 
 def head_of(path: Path) -> FileHead:
     """The start of a file in its present state, the same for all who ask in turn."""
-    return _head_of(path, state_of(path))
+    return _head_of(path, file_state(path))
 
 
 @lru_cache(maxsize=4)

@@ -25,7 +25,7 @@ def not_used(names: Iterable[str], kind: str = "columns") -> list[str]:
     return [f"{kind} not used: {', '.join(listed)}."] if listed else []
 
 
-def fields_of(record: type[msgspec.Struct]) -> frozenset[str]:
+def unread_fields(record: type[msgspec.Struct]) -> frozenset[str]:
     """The names of all fields of a record, and of those within it."""
     return frozenset(_fields_of(record))
 

@@ -31,7 +31,7 @@ _MOST_SMALL_BYTES: Final = 1 << 26
 _PIECE_BYTES: Final = 1 << 16
 
 
-def state_of(path: str | Path) -> FileState:
+def file_state(path: str | Path) -> FileState:
     """Size, times of the last change of content and of anything in ns, inode and device; -1 without
     a file.
 

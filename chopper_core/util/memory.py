@@ -187,7 +187,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def out_of_memory(doing: str) -> OutOfMemory:
+def memory_error(doing: str) -> OutOfMemory:
     global _shortages
     _shortages += 1
     return OutOfMemory(f"{doing} takes more memory than {_limit_text()}")
@@ -204,7 +204,7 @@ def reading(path: Path) -> Iterator[None]:
             if isinstance(error, ChopperError):
                 raise
             raise DataError(f"{path} can't be read: {internal_error(error)}.") from error
-        reason = f"{out_of_memory(f'reading {path}')}."
+        reason = f"{memory_error(f'reading {path}')}."
     # Only now is gone what was read, which the error held.
     give_back()
     raise DataError(reason)

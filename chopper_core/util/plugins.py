@@ -114,7 +114,7 @@ def loaded(group: str, needs: Iterable[str]) -> list[tuple[Plugin, Any]]:
     return [(each, module) for each, module in found if module is not None]
 
 
-def code_files() -> list[str]:
+def files_of_plugins() -> list[str]:
     """The files that plugins are declared in, and the files and folders of their packages.
 
     Without `importlib.metadata`, whose import takes longer than opening a cached run.

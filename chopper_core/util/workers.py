@@ -193,7 +193,7 @@ def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | Choppe
     except Exception as error:
         debug.note_error(error)
         if memory.is_out_of_memory(error):
-            return memory.out_of_memory(f"reading {path}")
+            return memory.memory_error(f"reading {path}")
         if isinstance(error, ChopperError):
             return error
         raise

@@ -75,19 +75,21 @@ _LEVEL_OF: Final = {"kind": "operation"}
 """Split → level of the tree, where their names differ."""
 _DURATIONS: Final = ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
 _OF_GPU: Final = (
-    *("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "calls", "lag_ns"),
+    *("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "collectives", "arrival_lag_ns"),
     *("wait_pct", "exposed_pct", "hidden_pct", *_DURATIONS),
 )
 _OF_RANKS: Final = (
-    *("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct", "exposed_wait_ns"),
+    *("collectives", "wait_ns", "bus_gbps", "last_gpu", "last_pct", "exposed_wait_ns"),
     *("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct"),
     *("moved_bytes", "algo_gbps", *_DURATIONS, "outliers"),
 )
 _UNMATCHED: Final = (
-    *("calls", "exposed_comm_ns", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes"),
+    *("collectives", "exposed_comm_ns", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes"),
     *(*_DURATIONS[1:], "outliers"),
 )
-_OF_OPERATIONS: Final = ("exposed_comm_ns", "exposed_pct", "exposed_wait_ns", "calls", "hidden_ns")
+_OF_OPERATIONS: Final = (
+    *("exposed_comm_ns", "exposed_pct", "exposed_wait_ns", "collectives", "hidden_ns"),
+)
 _OF_ONE: Final = (
     *("collective_ns", "skew_ns", "transfer_ns", "last_gpu", "bus_gbps", "phase", "layer"),
     *("exposed_pct", "wait_ns", "message_bytes", "times_median", "outlier", "algo_gbps"),
@@ -134,8 +136,11 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         (columns.TIMES, times),
         (columns.OUTLIER, strange),
         (columns.SEEN, Values(whole.members.sizes()[found.number])),
-        (columns.GROUP, worded_codes(found.group, lambda code: names[code] if code >= 0 else None)),
-        (columns.STARTS, Values(found.first_start_ns - run.origin_ns)),
+        (
+            columns.PROCESS_GROUP,
+            worded_codes(found.group, lambda code: names[code] if code >= 0 else None),
+        ),
+        (METRICS["start_ns"], Values(found.first_start_ns - run.origin_ns)),
     ]
     words = kinds.words or ()
     named = zip(kinds.numbers.tolist(), numbers, strict=True)
@@ -169,7 +174,7 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     whole = Groups.single(run.table, rows)
     codes, nodes = grouped(whole, codes_of_rows)
     labels = [texts[code] if texts else table.text_of(level, code) for code in codes.tolist()]
-    own: Own = [(columns.CALLS, Values(nodes.sizes()))]
+    own: Own = []
     if is_gpu:
         own.append((columns.LAG, _lags(found, nodes)))
 
@@ -239,7 +244,14 @@ def _members(run: Run, view: View) -> ViewResult:
         Partition("gpu", list(map(str, table.gpu[rows])), nodes, Groups.single(table, rows)),
         own,
         opens=lambda row: activity_view(run, view, int(rows[row])),
-        shown=("start_ns", "lag_ns", "wait_ns", "kernel_ns", "exposed_comm_ns", "hidden_ns"),
+        shown=(
+            "start_ns",
+            "arrival_lag_ns",
+            "wait_ns",
+            "kernel_ns",
+            "exposed_comm_ns",
+            "hidden_ns",
+        ),
         headline=(f"{kind_text(one, int(one.kind[0]))} {number}: {skew}",),
         base=base_of(run, view).itself,
         notes=collective_notes(run, one),

@@ -27,6 +27,7 @@ from chopper_core.analyses.steadiness import (
 )
 from chopper_core.columns import column, numbered, worded
 from chopper_core.columns.derived import delta_of
+from chopper_core.columns.labels import LABELS
 from chopper_core.model.phrases import count, facts
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, as_statistic, child_of, pivot
@@ -61,8 +62,6 @@ OURS: Final = column("""here | | here
     Median of the figure over the GPUs, in the unit of the row.""")
 BASE: Final = column("""baseline | | baseline
     The same in the baseline.""")
-UNIT: Final = column("""unit | | unit
-    The unit of the row's figures.""")
 CHANGE: Final = column("""change_pct | % | change | signed
     Difference from the baseline's median, in % of it.
     missing: the baseline's median is 0 or unknown""")
@@ -218,7 +217,7 @@ def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], O
     own: Own = [
         (OURS, numbered([row.ours / row.figure.scale[0] for row in rows])),
         (BASE, numbered([row.base / row.figure.scale[0] for row in rows])),
-        (UNIT, worded([row.figure.scale[1] for row in rows])),
+        (LABELS["unit"], worded([row.figure.scale[1] for row in rows])),
         (CHANGE, numbered([row.change_pct for row in rows])),
         (CHANCE, numbered([row.p for row in rows])),
         (TOGETHER, numbered([row.q for row in rows])),

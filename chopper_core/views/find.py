@@ -53,7 +53,9 @@ class Found(Struct, frozen=True):
     """Each name once, that with the most time first."""
 
 
-def find(run: Run, view: View, text: str, limit: int = 200, one: NameFound | None = None) -> Found:
+def find_everywhere(
+    run: Run, view: View, text: str, limit: int = 200, one: NameFound | None = None
+) -> Found:
     """Nodes of the run, in the order of a view, whose name matches `text`: terms as in a filter,
     regular expressions; or those of one name."""
     if not text.strip():

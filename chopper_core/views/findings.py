@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import LabelledRows
+from chopper_core.analyses.saving_columns import SAVING, SAVING_SHARE
 from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, count_findings, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of
@@ -37,19 +38,12 @@ SPEC: Final = ViewSpec(
 COSTS: Final = column("""cost_ns | ns | costs
     Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
     missing: it can't be measured""")
-SAVING: Final = column("""saving_ns | ns | saves
-    How much shorter a step is without it, by replay, mean over the complete steps; `≤` where no
-    change attains all of it, such as a host of zero time. That of a part is in that of the whole.
-    missing: no replay removes it: the steps can't be replayed, or nothing says how""")
 LOW: Final = column(f"""saving_low_ns | ns | at least
     The low end of what it saves: allows for what else would wait then, and for other work that a
     lower clock or busier links would slow down.
     missing: {SAVING.missing_because}""")
 HIGH: Final = column(f"""saving_high_ns | ns | at most
     The high end of what it saves.
-    missing: {SAVING.missing_because}""")
-SHARE: Final = column(f"""saving_pct | % | of step
-    What it saves in % of the step time.
     missing: {SAVING.missing_because}""")
 GROUP: Final = column("""group | | group
     What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
@@ -74,7 +68,7 @@ REMEDY: Final = column("""remedy | | what if
     The question of `chopper what-if` that replays the steps without it.
     missing: no replay removes it""")
 OWN: Final = (
-    COSTS, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SHARE, RULE, PART_OF, TOTAL,
+    COSTS, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SAVING_SHARE, RULE, PART_OF, TOTAL,
     DOUBT, REMEDY,
 )  # fmt: skip
 """The columns of the view, as the page of findings lists them."""
@@ -100,7 +94,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (DETAIL, worded([detail_of(context, each) for each in findings])),
             (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
-            (SHARE, replace(numbered(shares), bound=bound)),
+            (SAVING_SHARE, replace(numbered(shares), bound=bound)),
             (RULE, worded([rule.name for rule, _ in found])),
             (GROUP, worded([group_of(*each).text for each in found])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),

@@ -258,7 +258,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         names = [table.names[code] if code >= 0 else None for code in groups]
         own += [
             (collective_figures.KIND, worded(kinds)),
-            (collective_figures.GROUP, worded(names)),
+            (collective_figures.PROCESS_GROUP, worded(names)),
             (collective_figures.SIZE, Values(size, size < 0)),
         ]
     parts = [metric.name for metric, values in own[4 : 4 + len(GAPS)] if values.numbers.any()]

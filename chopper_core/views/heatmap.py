@@ -120,21 +120,21 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         declared = columns(
             f"""
     min_{name} | {unit} | min
-        The smallest {name} of a {by}.
+        The smallest {name} of a {level_title(by)}.
     min_at | | min at
-        The {by} with the smallest {name}.
+        The {level_title(by)} with the smallest {name}.
     median_{name} | {unit} | median
-        The median of {name} over the {by}s, unweighted.
+        The median of {name} over the {level_title(by)}s, unweighted.
     max_{name} | {unit} | max
-        The largest {name} of a {by}.
+        The largest {name} of a {level_title(by)}.
     max_at | | max at
-        The {by} with the largest {name}.
+        The {level_title(by)} with the largest {name}.
     apart_pct | % | max Δ % | signed
         The row's largest difference: of the GPU's figure from the median of the other GPUs at the
         same place (apart_at), in % of that median.
         missing: {_ALONE}
     apart_at | | max Δ at
-        The {by} with the largest difference from the other GPUs.
+        The {level_title(by)} with the largest difference from the other GPUs.
     apart_{name} | {unit} | max Δ | signed
         {name} at apart_at, minus the median of the other GPUs.
         missing: {_ALONE}
@@ -162,7 +162,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         if not differs(number, other, _LEAST_DIFFERENCE):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))
-        where = f"GPU {self.names[row]} at {self.by} {self.labels[at[row]]}"
+        where = f"GPU {self.names[row]} at {level_title(self.by)} {self.labels[at[row]]}"
         return (f"{own} vs a median of {theirs}{share}: {title} of {where}",)
 
 
@@ -201,7 +201,7 @@ def answer(run: Run, view: View) -> ViewResult:
         return child_of(child_of(view, "gpu", names[row]), by, texts[int(drawn[column])])
 
     shown = [
-        f"the {what} has the {most} of {len(every)} {by}s with the largest durations"
+        f"the {what} has the {most} of {len(every)} {level_title(by)}s with the largest durations"
         for what, most in (("table", len(kept)), ("chart", len(drawn)))
         if most < len(every)
     ]

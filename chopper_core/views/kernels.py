@@ -13,7 +13,6 @@ from chopper_core.analyses.call_columns import shape_figures
 from chopper_core.analyses.call_figures import (
     by_shape,
     kernels_of_shape,
-    most_in,
     of_shape,
     shape_notes,
 )
@@ -25,7 +24,7 @@ from chopper_core.analyses.kernel_figures import (
     known_figures,
 )
 from chopper_core.analyses.rows import Partition, by_level
-from chopper_core.columns import Values, worded
+from chopper_core.columns import METRICS, Values, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import by_kernel_codes
 from chopper_core.model.phrases import count, facts, percent
@@ -49,6 +48,7 @@ SPEC: Final = ViewSpec(
 
 
 _MAX_TOP: Final = 5
+_MAIN: Final = "main_operation"
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -62,7 +62,8 @@ def answer(run: Run, view: View) -> ViewResult:
         codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
         rows = Partition("class", [names[code] for code in codes.tolist()], nodes, rows.whole)
     elif by == "name":
-        words["operation"] = _operations(run, view, rows)
+        if not view.of:
+            words[_MAIN] = METRICS[_MAIN].compute(rows.scope(run))
         words["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
     base, labels = base_of(run, view), rows.labels
     shown = columns_of_kernels(run, rows, words, "p95_ns")
@@ -106,15 +107,6 @@ def _by_class(rows: Partition, classes: Sequence[str], base: Base) -> tuple[BarC
     series = tuple(Series(names[at], each[:, at] / 1e6) for at in order)
     labels = tuple(f"{rows.level} {label}" for label in rows.labels)
     return (BarChart("kernel time by class", "ms", labels, series),) if series else ()
-
-
-def _operations(run: Run, view: View, rows: Partition) -> Values:
-    """The operation with the most time of each kernel, and the number of the others."""
-    if view.of:
-        return worded([None] * len(rows.labels))
-    both = run.tree_of(view).split(view.path, ("kernel", "operation"))
-    row = np.searchsorted(rows.nodes.codes("kernel"), both.codes("kernel"))
-    return most_in(both, "operation", row, len(rows.labels))
 
 
 def _partition(run: Run, view: View, by: str) -> Partition:

@@ -89,7 +89,7 @@ _COLUMNS: Final = columns(
         The use {_NOW}.
     now_power_w | W | power
         The power {_NOW}.
-    limit_w | W | limit
+    now_limit_w | W | limit
         The latest power cap in the telemetry; else the product's power in hardware.toml.
     now_hotspot_c | °C | hotspot
         The temperature of the hot spot {_NOW}.
@@ -158,7 +158,7 @@ def answer(run: Run, view: View) -> ViewResult:
     ]
     limit = _limits(run, now.get("power_cap_w"), len(gpus))
     if np.isfinite(limit).any():
-        own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
+        own.insert(min(3, len(own)), (_COLUMNS["now_limit_w"], numbered(limit.tolist())))
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
     if "gpu" in given:
         return table_view(

@@ -18,6 +18,7 @@ from chopper_core.analyses.time_parts import (
 )
 from chopper_core.columns import METRICS, Scope, Values, column
 from chopper_core.columns.metric import quotient
+from chopper_core.model.column_names import STEP_PART
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts, percent
 from chopper_core.model.run import Run
@@ -26,7 +27,6 @@ from chopper_core.model.view import View, with_view
 from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
-PART: Final = "part"
 _IDLE: Final = {
     "idle_latency_ns": "launch",
     "idle_host_ns": "host",
@@ -47,25 +47,25 @@ SPEC: Final = ViewSpec(
     name="losses",
     title="Losses · step",
     question="What does the step lose, in one sum, from its time down to the ideal?",
-    by=(PART, *any_level("operation", "layer", "gpu")),
+    by=(STEP_PART, *any_level("operation", "layer", "gpu")),
     any_split=True,
 )
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    by = view.by or PART
+    by = view.by or STEP_PART
     tree = with_parts(run).tree_of(view)
     base, node = base_of(run, view), tree.node(view.path)
-    rows = Partition(PART, [], node, node) if by == PART else Partition.of(tree, view, by)
+    rows = Partition(STEP_PART, [], node, node) if by == STEP_PART else Partition.of(tree, view, by)
     whole = parts_in(rows.whole_scope(run))
     assert whole is not None
     step_ns = base.each(float(whole.elapsed_ns[0]))
     lost_ns = METRICS["loss_ns"].compute(rows.whole_scope(run))
-    if by == PART:
+    if by == STEP_PART:
         lost = _by_part(run, node, whole)
         of_step = replace(lost_ns, numbers=base.each(lost_ns.numbers))
         used = [*lost]
-        names = LabelledRows(PART, [TITLES[name] for name in used])
+        names = LabelledRows(STEP_PART, [TITLES[name] for name in used])
         marks = np.array([whole.is_divided(name)[0] for name in used], np.bool_)
         loss = Values(base.each(np.array([*lost.values()], np.float64)), extrapolated=marks)
         return table_view(
@@ -124,14 +124,17 @@ def _opens(view: View, name: str) -> View:
     return replace(view, by="operation", sort=f"-{name}", columns=(), filter="")
 
 
+def _amount(base: Base, part: float, whole: float) -> str:
+    return f"{time_text(base.each(part))}, {percent(part / max(whole, 1.0))}"
+
+
 def _headline(base: Base, whole: TimeParts) -> tuple[str, ...]:
     step, ideal = float(whole.elapsed_ns[0]), whole.known(THEORY).at(0)
-    lost = step - (ideal or 0.0)
     known = "ideal unknown: no FLOPs with a known peak, so that compute is not explained"
     return (
         facts(
             f"{time_text(base.each(step))}{base.words}",
             known if ideal is None else f"ideal {time_text(base.each(ideal))}",
-            f"lost {time_text(base.each(lost))}, {percent(lost / max(step, 1.0))}",
+            "" if ideal is None else f"lost {_amount(base, step - ideal, step)}",
         ),
     )

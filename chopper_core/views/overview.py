@@ -100,11 +100,8 @@ _COMPUTING: Final = "it is being computed"
 
 COLUMNS: Final = columns(
     """
-    step_ns | ns | step
-        Mean time charged to a complete step of the GPU: its activities and the idle time
-        before them. For a row of several GPUs, the largest.
     step_change_pct | % | Δ step | signed
-        step_ns minus that of the same GPU in the baseline, in % of it.
+        iteration_ns minus that of the same GPU in the baseline, in % of it.
         missing: the baseline lacks the GPU
     lag_ns | ns | lag
         How much later than the earliest GPU it starts the same kernels, on average over the
@@ -114,7 +111,7 @@ COLUMNS: Final = columns(
 """
 )
 _LAG: Final = "lag_ns"
-_STEP: Final = "step_ns"
+_STEP: Final = "iteration_ns"
 _CHANGE: Final = "step_change_pct"
 _POWER: Final = "mean_power_w"
 _UTILISATION: Final = "gfx_util_pct"
@@ -286,6 +283,12 @@ def _opens(step: Step, rows: GpuRows, row: int) -> View:
     return replace(plain, name="ranks", by="gpu", filter=f"gpu:{gpus}")
 
 
+def _of_several(metric: Metric, how: str) -> Metric:
+    """A figure of GPUs as the largest, or the mean, of those of a row."""
+    text = f"The {how} of {metric.name} over the row's GPUs."
+    return replace(metric, name=f"{how}_{metric.name}", reduces="", definition=text)
+
+
 def _columns(
     step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None
 ) -> tuple[Own, dict[str, int | float]]:
@@ -306,7 +309,9 @@ def _columns(
     table = step.run.table
     for name in ("gfx_mhz", heat_of(table) or HOTSPOT, _POWER, _STEP, _UTILISATION):
         if name == _STEP:
-            own.append((COLUMNS[_STEP], _reduced(rows, steps, "max")))
+            of_gpu = METRICS[_STEP]
+            metric = of_gpu if rows.level == "gpu" else _of_several(of_gpu, "max")
+            own.append((metric, _reduced(rows, steps, "max")))
         elif name == _POWER:
             powers = mean_powers(step.run, step.view)
             if np.isfinite(powers).any():
@@ -322,9 +327,7 @@ def _columns(
                     total[name] = value
             else:
                 how = "max" if name in HEAT else "mean"
-                values, text = _reduced(rows, values.known(), how), f"The {how} of {name}"
-                own_name, text = f"{how}_{name}", f"{text} over the row's GPUs."
-                metric = replace(metric, name=own_name, reduces="", definition=text)
+                values, metric = _reduced(rows, values.known(), how), _of_several(metric, how)
             own.append((metric, values))
         elif step.run.awaits_telemetry:
             own.append(_pending(METRICS[name], rows, AWAITED))

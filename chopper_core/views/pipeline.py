@@ -19,7 +19,7 @@ from chopper_core.analyses.pipeline import (
     bubble_of,
     longest_stage,
     pipeline_of,
-    step_cells,
+    stage_cells,
 )
 from chopper_core.analyses.pipeline_columns import WORKS, step_figures
 from chopper_core.analyses.rows import LabelledRows, Own
@@ -97,7 +97,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _shares(found: Pipeline, owner: Index, count: int) -> Own:
     """Figures of GPUs and steps, as means of the rows they belong to."""
-    _, _, _, cell = step_cells(found)
+    _, _, _, cell = stage_cells(found)
     row = np.zeros(int(cell.max()) + 1, np.intp)
     row[cell] = owner
     return [

@@ -55,7 +55,7 @@ def _by_rank(run: Run, view: View, training: Training) -> ViewResult:
     whose = np.where(rows.rank >= 0, whose, len(training.ranks))
     figures = {
         "logged_step_ns": Values(times),
-        "slower_pct": Values(100.0 * (slow - 1.0)),
+        "rank_slower_pct": Values(100.0 * (slow - 1.0)),
         "logged_steps": Values(sums_of(rows.steps, whose, len(training.ranks) + 1)[:-1]),
     }
     for name, figure in (("logged_tokens_per_s", "tokens_per_s"), ("loss", "loss")):
@@ -70,7 +70,7 @@ def _by_rank(run: Run, view: View, training: Training) -> ViewResult:
         LabelledRows("rank", list(map(str, training.ranks.tolist()))),
         own,
         opens=lambda row: view,
-        sort="-slower_pct" if len(training.ranks) > 1 else "",
+        sort="-rank_slower_pct" if len(training.ranks) > 1 else "",
         shown=known_columns(own),
         headline=log_headline(run, training),
         notes=log_notes(run, training),

@@ -20,8 +20,9 @@ from chopper_core.analyses.asked import (
 )
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import LabelledRows
+from chopper_core.analyses.saving_columns import SAVING, SAVING_SHARE
 from chopper_core.analyses.step_times import token_rate, tokens_in
-from chopper_core.columns import Values, columns, numbered, worded
+from chopper_core.columns import METRICS, Values, columns, numbered, worded
 from chopper_core.findings import checked
 from chopper_core.graph import questions
 from chopper_core.graph.path import longest_path
@@ -49,7 +50,7 @@ SPEC: Final = ViewSpec(
     is_costly=True,
     no_statistic="has a row per question, of whole steps",
 )
-COLUMNS: Final = columns("""
+_DECLARED: Final = columns("""
     step_ns | ns | step
         The step time with the change: the measured step time minus saving_ns.
     step_low_ns | ns | at least
@@ -57,16 +58,6 @@ COLUMNS: Final = columns("""
         much communication slows them, and what activities without a launch record waited for.
     step_high_ns | ns | at most
         The high end of the step time's range.
-    saving_ns | ns | saving
-        Step time replayed as measured, minus that replayed with the change; mean over the
-        complete steps and GPUs in scope.
-        missing: nothing is changed
-    saving_pct | % | %
-        saving_ns in % of the step time.
-        missing: nothing is changed
-    tokens_per_s | tok/s | per GPU
-        Tokens per second and GPU at that step time.
-        missing: the tokens of a step are unknown
     slowdown | x | slowdown
         Step time replayed as measured over that without stragglers, S of Lin et al. Of a part:
         the step time if only that part keeps its measured times, over that without stragglers.
@@ -75,6 +66,9 @@ COLUMNS: Final = columns("""
     next | | next bottleneck
         What most of the longest path is after the change, and its share.
 """)
+COLUMNS: Final = _DECLARED | {
+    each.name: each for each in (SAVING, SAVING_SHARE, METRICS["tokens_per_s"])
+}
 DEFAULTS: Final = ("no stragglers", "no contention", "no host gaps", "comm at peak")
 _MAX_PARTS: Final = 64
 _DOUBTFUL: Final = 0.1

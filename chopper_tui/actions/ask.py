@@ -48,7 +48,7 @@ from chopper_tui.keymap import (
     action,
     actions,
 )
-from chopper_tui.places import question_of, tabs_at, view_named
+from chopper_tui.places import question_of_place, tabs_at, view_named
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ async def view(screen: Explorer, argument: str) -> None:
     """
     tabs = screen.tabs
     if not argument:
-        options = [(name, tab.name, question_of(name)) for name, tab in tabs.items()]
+        options = [(name, tab.name, question_of_place(name)) for name, tab in tabs.items()]
         current = screen.view.name or EXPLORE
         screen.choose("Go to", options, current, lambda name: view(screen, name))
     elif argument in SCREENS:
@@ -387,7 +387,7 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 async def find_in_run(screen: Explorer, argument: str) -> None:
     """Offer the operations and kernels whose names match, or their places."""
-    from chopper_core.views.find import find as find_nodes
+    from chopper_core.views.find import find_everywhere as find_nodes
     from chopper_tui.widgets.dialogs import option_cells
 
     refuse_of_set(screen)

@@ -26,7 +26,7 @@ from chopper_core.views.find import names_found
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import kernel_classes
 from chopper_tui.keymap import CHOPPER, EXPLORE, PALETTE_KEY, Action, action
-from chopper_tui.places import question_of, tabs_at
+from chopper_tui.places import question_of_place, tabs_at
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -99,7 +99,7 @@ def _listed(screen: Explorer) -> Iterator[Offer]:
     from chopper_tui.draw.theme import THEMES
 
     tabs = {
-        name: (f"{tab.place}  {tab.name}", question_of(name), "view", name)
+        name: (f"{tab.place}  {tab.name}", question_of_place(name), "view", name)
         for name, tab in screen.tabs.items()
     }
     yield from [tabs.pop(tabs_at(screen.tabs, place)[0]) for place in PLACES]

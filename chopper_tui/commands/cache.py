@@ -32,7 +32,7 @@ def run(options: Namespace) -> int:
         count, size = cache.clear(old_only=options.old)
         write(escape_each([f"removed {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB"]))
         return 0
-    kept, figures = cache.entries(), [*cache.figures()]
+    kept, figures = cache.entries(), [*cache.kept_figures()]
     total = sum(entry.size_bytes for entry in kept) + sum(size for _, _, size in figures)
     lines = [
         *map(_of_run, kept),

@@ -90,10 +90,10 @@ def _follower(view: View, options: Namespace) -> Follower:
     follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
     follower.alarms = AlarmWatch(options.alarm)
     if options.export_metrics is not None:
-        from chopper_core.answers.exporter import serve
+        from chopper_core.answers.exporter import serve_metrics
 
         host = options.export_metrics[0]
-        tell(f"metrics at http://{host}:{serve(follower, options.export_metrics)}/metrics")
+        tell(f"metrics at http://{host}:{serve_metrics(follower, options.export_metrics)}/metrics")
     if holds_several(view.run, not options.no_cache):
         follower.load = partial(open_view_with, view, options)
         return follower

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopper_core.ingest.feeds import node_feed
-from chopper_core.record.manifest import host_name
+from chopper_core.record.manifest import name_of_host
 from chopper_tui.commands.arguments import EXPLORING
 from chopper_tui.commands.explore import explore, print_once
 
@@ -21,7 +21,7 @@ DESCRIPTION: Final = "Show the GPUs of this node as they are now; nothing is cha
 
 def run(options: Namespace) -> int:
     with TemporaryDirectory(prefix="chopper-live-") as folder:
-        run = Path(folder, "exporters" if options.scrape else host_name())
+        run = Path(folder, "exporters" if options.scrape else name_of_host())
         run.mkdir()
         options.watch = True
         options.feeds = [] if options.scrape else [node_feed(run)]

@@ -142,7 +142,7 @@ def time_step(from_ns: int, to_ns: int, cells: int) -> tuple[int, int]:
 def labels(places: list[float]) -> list[str]:
     step = places[1] - places[0] if len(places) > 1 else 0.0
     if step <= 0:
-        return [f"{place:.4g}" for place in places]
+        return [f"{place:.0f}" if 1e3 <= abs(place) < 1e9 else f"{place:.4g}" for place in places]
     decimals = max(-floor(log10(step) + 1e-9), 0)
     if decimals > _MAX_DECIMALS or max(abs(places[0]), abs(places[-1])) >= _MAX_WRITTEN_OUT:
         return [f"{place:.3g}" for place in places]

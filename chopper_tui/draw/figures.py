@@ -24,7 +24,7 @@ from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW
 from chopper_core.views.frame import Frame, Number
-from chopper_core.views.shared.children import figures
+from chopper_core.views.shared.children import node_figures
 
 _REST: Final = "more of the trace"
 
@@ -89,7 +89,7 @@ class Figure(Struct, frozen=True):
 
 
 def figures_shown(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
-    known = figures(run, view, names)
+    known = node_figures(run, view, names)
     return {
         name: _figure(metric_named(name, run.table), values, 0) for name, values in known.items()
     }
@@ -174,7 +174,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         label,
         level,
         frame.addresses(row),
-        {title: tuple(figures) for title, figures in groups.items() if figures},
+        {title: tuple(own) for title, own in groups.items() if own},
         tuple(figure.metric for figure in left_out if figure.is_nothing),
         tuple(figure.metric for figure in left_out if figure.number is None),
         reasons(others_missing, run.table, run.hardware),

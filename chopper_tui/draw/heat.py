@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import HeatMap, Icicle, IcicleRow
+from chopper_core.model.phrases import level_title
 from chopper_core.model.units import time_text
 from chopper_core.render.cells import (
     UNLABELLED,
@@ -370,7 +371,7 @@ def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
             continue
         line += [(" " * (begin - used), "text"), (text, ink), (" ", "text")]
         used = stop + 1
-    title = " " * max(end - used, 0) + f" {clean(chart.x_title)}"
+    title = " " * max(end - used, 0) + f" {clean(level_title(chart.x_title))}"
     return [*line, (title, "dim")] if width_of(line) + cell_width(title) <= on.width else line
 
 
@@ -379,7 +380,7 @@ def _cell_line(chart: HeatMap, row: int, column: int, on: Canvas) -> Line:
     text = short_number(number) or on.glyphs.missing
     sign = "+" if chart.signed and number > 0 else ""
     value = f": {sign}{text} {chart.unit}".rstrip()
-    where = f"{clean(chart.rows[row])}, {clean(chart.x_title)} "
+    where = f"{clean(chart.rows[row])}, {clean(level_title(chart.x_title))} "
     room = max(on.width - len(where) - len(value) - 2, 1)
     name = elide(display_name(chart.columns[column], chart.x_title), room, on.glyphs)
     return [(f"{on.glyphs.cursor} ", "accent"), (where, "dim"), (name + value, "strong")]

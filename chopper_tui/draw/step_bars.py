@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.charts import StepBars
+from chopper_core.model.phrases import count
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.grouping import median_of
 from chopper_tui.draw import axes
@@ -57,7 +58,7 @@ def part_at(cell: Cell) -> int | None:
 
 def steps_title(steps: StepBars, glyphs: Glyphs) -> Line:
     numbers, (low, _) = steps.numbers, _ends(steps)
-    more = f"  median {whole_text(median_of(numbers))} of {len(numbers)} steps"
+    more = f"  median {whole_text(median_of(numbers))} of {count(len(numbers), 'step')}"
     more += f", from {whole_text(low)}" * bool(low)
     title: Line = [(f" {steps.title} {steps.unit}", "strong")]
     title += [(f"  last {whole_text(numbers[-1])}", "text"), (more, "dim")]

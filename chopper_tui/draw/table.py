@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.columns import Metric
 from chopper_core.model.charts import BarChart, Chart
-from chopper_core.model.column_names import EDGE, HOTSPOT
+from chopper_core.model.column_names import EDGE, HOTSPOT, STEP_PART
 from chopper_core.model.phrases import level_title
 from chopper_core.model.signals import Signal
 from chopper_core.render.cells import (
@@ -327,7 +327,9 @@ def plan(
     """
     wide = width >= _WIDE
     cells = _WIDE_BAR if wide and frame.view.name not in _KERNELS else _BAR
-    is_comm = np.array([ink in (HIDDEN, EXPOSED) for ink in inks], np.bool_)
+    # Parts of a step are of one scale; in kernels, communication is mostly waiting.
+    is_kernel = frame.level != STEP_PART
+    is_comm = np.array([is_kernel and ink in (HIDDEN, EXPOSED) for ink in inks], np.bool_)
     columns = columns_within(
         frame, width, glyphs, first, added, bars or {}, cells, is_comm, headings
     )
@@ -601,7 +603,7 @@ def _column_of_words(frame: Frame, text: ColumnText, header: str) -> DrawnColumn
     codes = set(values.numbers[values.present()].tolist())
     words = [clean((values.words or ())[int(code)]) for code in codes]
     widths = [cell_width(display_name(word, "kernel") if kernels else word) for word in words]
-    most = _MAX_OPERATION if name == "operation" else _MAX_WORD
+    most = _MAX_OPERATION if name == "main_operation" else _MAX_WORD
     figures = min(max(widths, default=1), most)
     width = max(cell_width(header), figures)
     return DrawnColumn(text, header, width, figures, 0, 1.0, tints(frame, text.metric), kernels)

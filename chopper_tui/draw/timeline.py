@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import OF_TRACE, Band, LaneCells, Lanes, Span, Strip
-from chopper_core.model.units import Unit, is_on_a_clock, moment_text, time_text
+from chopper_core.model.phrases import level_title
+from chopper_core.model.units import Unit, moment_text, moment_unit, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs, column_glyphs
@@ -129,7 +130,7 @@ class LanesDrawer(Drawer[Lanes]):
         lines += _axis(chart.seen, bins, room, "MHz" * (chart.clocks is not None), glyphs)
         owner = _owner(chart, selected)
         for band in has.bands:
-            name = owner + _SHORT.get(band.title, band.title) if owner else band.title
+            name = owner + _SHORT.get(band.title, band.title) if owner else level_title(band.title)
             lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
         for row, lane in zip(has.lanes, drawn, strict=True):
             lines += _lane_lines(chart, row, row == selected, lane, has, glyphs)
@@ -486,9 +487,8 @@ def _axis(seen: Interval, bins: int, room: int, lanes_unit: str, glyphs: Glyphs)
     if cursor is not None:
         ruler[cursor] = marks.cursor
     inks = ["strong" if cell in columns else "dim" for cell in range(bins)]
-    unit = "" if is_on_a_clock(seen.to_ns) else "ms"
     return [
-        [_label(unit, room, glyphs), ("".join(labels).rstrip(), "dim")],
+        [_label(moment_unit(seen.to_ns), room, glyphs), ("".join(labels).rstrip(), "dim")],
         [_label(lanes_unit.rjust(room), room, glyphs), *inked(ruler, inks)],
     ]
 

@@ -18,7 +18,7 @@ from chopper_core.columns import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.phrases import count, level_title
-from chopper_core.model.units import is_on_a_clock, moment_text
+from chopper_core.model.units import moment_text, moment_unit
 from chopper_core.render import cells
 from chopper_core.render.cells import beginning, cell_width, wrapped
 from chopper_core.render.glyphs import Glyphs
@@ -249,9 +249,9 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
 
 
 def _time(ns: int) -> str:
-    if is_on_a_clock(ns):
-        return moment_text(ns, 3)
-    return f"{ns / 1e6:.3f} ms" if ns >= 1_000_000 else f"{ns / 1e3:.3f} µs"
+    if ns < 1_000_000:
+        return f"{ns / 1e3:.3f} µs"
+    return f"{moment_text(ns, 3)} {moment_unit(ns)}".rstrip()
 
 
 Complete = Callable[[str, str], Sequence[str]]

@@ -29,6 +29,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
 from chopper_core.model.units import Unit
 from chopper_core.record.hooks.step_ring import StepRing
+from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry import dcgm
 from chopper_core.sources.telemetry.dcgm import scraped_lines
@@ -166,6 +167,15 @@ def test_what_is_no_exporter_is_a_sentence(tmp_path: Path) -> None:
 
 TOOL = """#!/usr/bin/env python3
 import sys, time
+if "--query-gpu=index,name,pci.bus_id,memory.total" in sys.argv:
+    for gpu in range(4):
+        print(f"{gpu}, NVIDIA H100 80GB HBM3, 00000000:{0x1B + gpu:02X}:00.0, 81559")
+    sys.exit()
+if "--query-compute-apps=gpu_bus_id,pid,used_memory" in sys.argv:
+    import os
+    print(f"00000000:1C:00.0, {os.getppid()}, 18432")
+    print(f"00000000:1D:00.0, {os.getppid()}, [N/A]")
+    sys.exit()
 assert "-f" not in sys.argv, sys.argv
 print("timestamp, index, power.draw [W], clocks.sm [MHz]", flush=True)
 for second in range(100):
@@ -213,6 +223,11 @@ def test_a_node_without_a_library_is_read_by_a_tool(
         assert mhz.outliers == (2,) and lanes.raised[at] == ()
         # Lanes are in the order of the table's rows, whatever it is sorted by.
         ordered = query(follower.run or run_of_none, parse(f"{run}:?view=live&sort=-now_power_w"))
+        assert words_of(frame.values["model"]) == ["NVIDIA H100 80GB HBM3"] * 4
+        assert frame.values["memory_bytes"].known().tolist() == [81559 << 20] * 4
+        found = [(each.gpu, each.pid, each.memory_bytes) for each in follower.recent.processes]
+        assert found == [(1, os.getpid(), 18432 << 20), (2, os.getpid(), -1)]
+        assert all(each.user == getpass.getuser() for each in follower.recent.processes)
         falls = ["3", "2", "1", "0"]
         assert [*ordered.labels] == [*ordered.charts[0].labels] == falls
     finally:
@@ -224,6 +239,45 @@ def test_a_node_without_a_library_is_read_by_a_tool(
         for _ in range(200):  # Its last lines come first.
             tool_feed()
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize("tool", ["amd-smi", "rocm-smi", "nvidia-smi"])
+def test_fan_and_processes_come_from_the_tools(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"name": "python", "pid": os.getpid()}
+    used = {"gtt_mem": {"value": 0, "unit": "B"}, "vram_mem": {"value": 1.5, "unit": "GB"}}
+    nothing = {"process_info": "No running processes detected"}
+    gpus = [
+        {"gpu": 0, "process_list": [nothing]},
+        {"gpu": 1, "process_list": [{"process_info": {**own, "memory_usage": used}}]},
+        {"gpu": 2, "process_list": [{"process_info": own}, 5, {"process_info": {"pid": "x"}}]},
+    ]
+    monkeypatch.setattr(feeds, "_answer", lambda *_: json.dumps({"gpu_data": gpus}))
+    found = [(each.gpu, each.pid, each.memory_bytes) for each in feeds.listed_processes(tool, {})]
+    known = [(1, os.getpid(), 1_500_000_000), (2, os.getpid(), -1)]
+    assert found == (known if tool == "amd-smi" else [])
+    monkeypatch.setattr(feeds, "_answer", lambda *_: "no JSON, nor lines of it")
+    assert not [*feeds.listed_processes(tool, {})] and not feeds.known_gpus(tool)
+    lines = {
+        "amd-smi": [
+            "timestamp,gpu,socket_power,speed,max,rpm,usage",
+            "1790000000,0,500,51,255,900,20",
+        ],
+        "rocm-smi": [
+            "timestamp,device,Average Graphics Package Power (W),Fan speed (level),Fan speed (%)",
+            "1790000000.5,card0,500.0,51,20.00",
+        ],
+        "nvidia-smi": [
+            "timestamp, index, power.draw [W], fan.speed [%]",
+            "2026/11/29 10:00:00.000, 0, 500.00 W, 20 %",
+        ],
+    }
+    path = tmp_path / "tool.csv"
+    path.write_text("\n".join([*lines[tool], ""]))
+    telemetry = read_source(path, Family.TELEMETRY)
+    ((samples,),) = (own for (_, name), own in telemetry.signals.items() if name == "fan_pct")
+    assert samples.value.tolist() == [20.0]
 
 
 def test_a_driver_that_hangs_holds_up_nobody(
@@ -245,7 +299,7 @@ def test_a_driver_that_hangs_holds_up_nobody(
 
 
 def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chopper_core.answers.exporter import parse_endpoint, serve
+    from chopper_core.answers.exporter import parse_endpoint, serve_metrics
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for rank in range(3):
@@ -262,7 +316,7 @@ def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         follower.recent.note("power_w>600", "power_w", 0, "hot", holds=True)
         endpoint = parse_endpoint("0")
         assert endpoint == ("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{serve(follower, endpoint)}/metrics"
+        url = f"http://127.0.0.1:{serve_metrics(follower, endpoint)}/metrics"
         with urlopen(url, timeout=10) as page:
             lines = page.read().decode().splitlines()
         found = dict(line.rsplit(" ", 1) for line in lines if line[:1] != "#")
@@ -275,7 +329,7 @@ def test_metrics_go_out_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert float(found['chopper_gpu_power_w{gpu="0"}']) == 612.5
         assert float(found['chopper_alarm{alarm="power_w>600",gpu="0"}']) == 1
         with pytest.raises(UsageError, match="--export-metrics 127"):
-            serve(follower, ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])))
+            serve_metrics(follower, ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])))
     finally:
         follower.close()
     for text in ("x", "127.0.0.1:", "127.0.0.1:99999"):

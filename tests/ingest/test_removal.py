@@ -24,7 +24,7 @@ from chopper_core.render.info import info_json as info_json
 from chopper_core.render.info import info_text as info_text
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import figures
+from chopper_core.views.shared.children import node_figures
 from tests.ingest.simulated import Simulated
 
 NS_PER_DAY = 86_400 * 10**9
@@ -68,7 +68,7 @@ def whole(run: Run, *columns: str) -> dict[str, Any]:
 
 def of_node(run: Run, path: tuple[str, ...], columns: Iterable[str]) -> dict[str, Any]:
     """Figures of one node, as numbers."""
-    known = figures(run, View(run.name, path), columns)
+    known = node_figures(run, View(run.name, path), columns)
     return {name: values.at(0) for name, values in known.items()}
 
 

@@ -17,7 +17,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import figures, signal_chart
+from chopper_core.views.shared.children import node_figures, signal_chart
 from tests.oracles import accounting as oracle
 
 times = st.integers(0, 60)
@@ -205,7 +205,7 @@ def test_figures_of_a_node_are_the_totals_of_its_frame() -> None:
     for path in ((), ("0",), ("1", "none")):
         frame = query(run, View(run.name, path))
         names = [column.name for column in frame.columns if column.name != "share_pct"]
-        known = figures(run, View(run.name, path), names)
+        known = node_figures(run, View(run.name, path), names)
         assert {n: known[n].at(0) for n in names} == {n: frame.total[n] for n in names}
 
 

@@ -27,10 +27,10 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NoSuchNode
 from chopper_core.util.grouping import distinct
 from chopper_core.views import VIEWS, view_specs
-from chopper_core.views.find import find
+from chopper_core.views.find import find_everywhere
 from chopper_core.views.query import query
 from chopper_core.views.shared import children as charts_module
-from chopper_core.views.shared.children import figures, signal_chart
+from chopper_core.views.shared.children import node_figures, signal_chart
 from tests.support import Row, run_of, sample_run
 
 COLUMNS = [
@@ -187,11 +187,13 @@ def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
         np.testing.assert_array_equal(
             signal_chart(fast, view, 9).values, signal_chart(slow, view, 9).values
         )
-        assert figures(fast, view, ["kernels"])["kernels"].at(0) == ours.total["kernels"]
+        assert node_figures(fast, view, ["kernels"])["kernels"].at(0) == ours.total["kernels"]
         path = (*path, ours.labels[len(ours.labels) // 2])
     whole = View("R", order=order)
     for text in ("attn", ".", "!attn !cijk"):
-        ours_found, theirs_found = (find(run, whole, text, 10_000) for run in (fast, slow))
+        ours_found, theirs_found = (
+            find_everywhere(run, whole, text, 10_000) for run in (fast, slow)
+        )
         assert set(ours_found.hits) == set(theirs_found.hits)
         assert (ours_found.names, ours_found.nodes) == (theirs_found.names, theirs_found.nodes)
 

@@ -19,7 +19,7 @@ from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.views.find import find
+from chopper_core.views.find import find_everywhere
 from chopper_core.views.query import query
 from tests.conftest import ROOT as ROOT_FOLDER
 from tests.limited import within
@@ -135,7 +135,7 @@ def test_what_a_person_does_with_a_table_needs_its_sums_only(run: Run) -> None:
 
 def test_a_name_is_found_without_a_look_at_all_columns(run: Run) -> None:
     Counted.touched = 0
-    assert find(run, View("R"), "attn_fa").hits
+    assert find_everywhere(run, View("R"), "attn_fa").hits
     assert Counted.touched <= ROWS
 
 

@@ -187,7 +187,7 @@ class Hour:
             (folder / "power.csv").write_text(f"{HEADING}\n")
         self.write(0)
 
-    def write(self, second: int, *, has_step: bool = True) -> None:
+    def write(self, second: int, *, has_step: bool = True, more_s: float = 0.0) -> None:
         self.values = values_at(second, self.seconds)
         if self.of_node:
             part = self.folder / "script.part"
@@ -201,8 +201,9 @@ class Hour:
         if has_step:
             self.training.step()
         mhz, util, watts, heat = self.values.astype(int)
+        at_s = self._begin_s + second + more_s / 100
         lines = [
-            f"{self._begin_s + second:.3f},{gpu},{watts[gpu]},{heat[gpu]},{mhz[gpu]},{util[gpu]}\n"
+            f"{at_s:.3f},{gpu},{watts[gpu]},{heat[gpu]},{mhz[gpu]},{util[gpu]}\n"
             for gpu in range(GPUS)
             if gpu not in self.silent
         ]
@@ -299,12 +300,11 @@ def _stalled(hour: Hour, terminal: Terminal, second: int) -> Iterator[str]:
     assert hour.training is not None
     hour.training.rings[3].note(step_ring.BETWEEN, time.time_ns(), hour.training.number - 1)
     hour.silent = {2}
-    hour.write(second, has_step=False)
     said = f"no step for 10 s: rank 3 is in the loop after step {hour.training.number - 1:,}"
-    until = time.monotonic() + 4 * _DEADLINE_S
-    while time.monotonic() < until:
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 4 * _DEADLINE_S:
         terminal.quiet(0.5)
-        hour.write(second, has_step=False)
+        hour.write(second, has_step=False, more_s=time.monotonic() - began_s)
         text = " ".join(" ".join(line.strip() for line in terminal.screen.display).split())
         rows = [line for line in terminal.screen.display if re.match(r"[│ ]*[▌ ] 2 {2,}", line)]
         if said in text and rows and rows[0].count("–") >= len(SIGNALS):

@@ -98,11 +98,13 @@ def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
     assert any("17 of 17" in note for note in found.notes)
     got = query(
         opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"),
-        parse("R?view=comms&by=collective&columns=got_gbps,message_bytes,kernel_ns,kind,bus_gbps"),
+        parse(
+            "R?view=comms&by=collective&columns=got_gbps,message_bytes,kernel_ns,collective_kind,bus_gbps"
+        ),
     )
     for row in rows_of(got).values():
         assert row["bus_gbps"] is None
-        if row["kind"] == "all_reduce":
+        if row["collective_kind"] == "all_reduce":
             assert row["got_gbps"] == pytest.approx(
                 2 * 7 / 8 * row["message_bytes"] / row["kernel_ns"]
             )

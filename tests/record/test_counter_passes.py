@@ -189,6 +189,62 @@ def test_ctrl_c_ends_the_passes(tmp_path: Path) -> None:
     assert {name: each.reason for name, each in found.passes.items()} == {"pass_1": "interrupted"}
 
 
+MEETS = """
+import os, sys, time
+from pathlib import Path
+out, node = Path(os.environ["OUT"]), sys.argv[1]
+number = len([*out.glob(f"{node}-*")])
+(out / f"{node}-{number}").touch()
+until = time.monotonic() + 15
+while len([*out.glob(f"*-{number}")]) < 2 and time.monotonic() < until:
+    time.sleep(0.01)
+sys.exit(len([*out.glob(f"*-{number}")]) != 2)
+"""
+"""A command that needs that of the other node, as by torchrun."""
+
+
+def test_a_pass_counts_on_one_node_while_the_others_run_along(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run, said = tmp_path / "run", dict[str, list[str]]()
+    (tmp_path / "out").mkdir()
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    monkeypatch.setattr(recording, "_SAMPLER", ("true",))
+    monkeypatch.setattr(recording, "_POLL_S", 0.05)
+    monkeypatch.setattr(manifest, "name_of_host", lambda: threading.current_thread().name)
+    codes = {}
+
+    def node(name: str, spec: str) -> None:
+        options = RecordOptions(run, counters=spec)
+        command = [sys.executable, "-c", MEETS, name]
+        codes[name] = record(options, command, said.setdefault(name, []).append)
+
+    def both(spec: str) -> None:
+        nodes = [threading.Thread(target=node, args=("first", "SQ_WAVES,MfmaUtil"), name="first")]
+        nodes.append(threading.Thread(target=node, args=("other", spec), name="other"))
+        nodes[0].start()
+        while manifest.read_manifest(run) is None:
+            time.sleep(0.01)
+        nodes[1].start()
+        for each in nodes:
+            each.join()
+
+    both("SQ_WAVES,MfmaUtil")
+    assert codes == {"first": 0, "other": 0}
+    found = manifest.read_manifest(run)
+    assert found is not None
+    assert [each.state for each in found.passes.values()] == ["done", "done"]
+    # The command ran three times on each node, and each time with the other's.
+    assert len([*(tmp_path / "out").iterdir()]) == 6
+    assert said["other"][-2:-1] == ["counter pass of the first node: MfmaUtil"]
+    # A node that isn't to take part is named, and holds nothing up for long.
+    shutil.rmtree(run)
+    monkeypatch.setattr(recording, "_PASSES_S", 0.2)
+    both("")
+    (why,) = (each for each in said["first"] if each.startswith("counters are not collected"))
+    assert "other runs a command of its own without --counters" in why
+
+
 ROCTX = """
 #include <stdio.h>
 #include <stdlib.h>

@@ -31,6 +31,7 @@ from chopper_core.record import manifest, profile
 from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import RecordedWindow, read_manifest
 from chopper_core.record.states import recording_problems
+from chopper_core.sources.trainer.step_ring import read as read_ring
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands.record import run as command_of_cli
 from tests.conftest import ROOT
@@ -220,6 +221,26 @@ def test_a_recording_without_traces_has_its_steps_and_says_why(tmp_path: Path) -
         open_run(str(found.run))
 
 
+def test_a_recording_without_a_gpu_opens_with_its_steps(tmp_path: Path) -> None:
+    """Its traces are whole: nothing of them is called unusable."""
+    found = Recorded(tmp_path, "12")
+    trace = found.run / "step4" / "rank0.json.gz"
+    content = json.loads(gzip.decompress(trace.read_bytes()))
+    of_gpu = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+    content["traceEvents"] = [e for e in content["traceEvents"] if e.get("cat") not in of_gpu]
+    trace.write_bytes(gzip.compress(json.dumps(content).encode()))
+    for state in (found.run / "processes").glob("*.json"):
+        about = json.loads(state.read_text())
+        about.pop("device", None)
+        state.write_text(json.dumps(about))
+    said = manifest.update(found.run, processes=[])
+    assert said.returncode == 0
+    run = open_run(str(found.run))
+    assert run.side(TrainedSteps).step.tolist() == list(range(11)) and not run.failed
+    why = "has events of the host only: no rank used a GPU"
+    assert [each for path, each in run.skipped if path == str(trace)] == [why]
+
+
 def test_a_light_window_has_steps_without_modules(tmp_path: Path) -> None:
     found = Recorded(tmp_path, "8", is_light=True)
     assert {name for name in found.names() if not name.startswith("Optimizer")} == {
@@ -372,7 +393,7 @@ def test_what_a_killed_process_exported_is_removed(
     ]
     gone = subprocess.Popen(["true"])
     gone.wait()
-    state = manifest.RecordedProcess(manifest.host_name(), gone.pid, windows=windows)
+    state = manifest.RecordedProcess(manifest.name_of_host(), gone.pid, windows=windows)
     text = msgspec.json.encode(state).decode()
     (states := tmp_path / "states").mkdir()
     (states / "n.json").write_text(text)
@@ -468,11 +489,18 @@ def test_nodes_of_a_job_record_into_one_directory(
     manifest.start_manifest(run, ["torchrun"])
     with pytest.raises(UsageError, match="is being recorded into"):
         record(RecordOptions(run), ["true"], print)
-    monkeypatch.setattr(manifest, "host_name", lambda: "other")
+    monkeypatch.setattr(manifest, "name_of_host", lambda: "other")
     found = Recorded(tmp_path, "8")
     assert found.names()["ProfilerStep#4"] == 1
     # The manifest is the other node's, which still records.
     assert (found.manifest().command, found.manifest().ended_ns) == (["torchrun"], None)
+    # Once that ends, too, run.json has how the command of each node ended.
+    monkeypatch.undo()
+    manifest.end_node(run, 3)
+    ended = manifest.finish_manifest(run, 3)
+    codes = {node.host: node.returncode for node in ended.nodes}
+    assert codes == {"other": 0, manifest.name_of_host(): 3}
+    assert json.loads((run / "run.json").read_text())["returncode"] == 3
 
 
 def test_a_rank_without_a_sampler_on_its_node_starts_one(
@@ -487,7 +515,7 @@ def test_a_rank_without_a_sampler_on_its_node_starts_one(
     found = Recorded(tmp_path, "8", "slow")
     own = f"{found.run} --parent {os.getpid()} "
     assert started.read_text().splitlines() == [own]
-    monkeypatch.setattr(manifest, "host_name", lambda: "login")
+    monkeypatch.setattr(manifest, "name_of_host", lambda: "login")
     there = Recorded(tmp_path / "there", "8", "slow")
     assert started.read_text().splitlines()[1:] == [own.replace(str(found.run), str(there.run))] * 2
 
@@ -544,3 +572,52 @@ def test_a_script_records_itself(tmp_path: Path) -> None:
     assert found is not None
     assert (found.command, found.returncode) == (["train.py"], 0)
     assert len(found.nodes) == 1
+
+
+KERNEL = """
+import asyncio, code, json, sys, threading
+
+async def serve():
+    # As in ipykernel: cells run in __main__, in the thread of an event loop that goes on.
+    shell, loop = code.InteractiveInterpreter(), asyncio.get_running_loop()
+    for line in iter(sys.stdin.readline, ""):
+        shell.runcode(compile(json.loads(line), "<cell>", "exec"))
+        await asyncio.sleep(0)
+        print("done", flush=True)
+
+asyncio.run(serve())
+"""
+SERVER = """
+import json, subprocess, sys
+kernel = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=-1, stdout=-1, text=True)
+for cell in sys.argv[2:]:
+    kernel.stdin.write(json.dumps(cell) + chr(10))
+    kernel.stdin.flush()
+    assert kernel.stdout.readline() == "done" + chr(10)
+kernel.stdin.close()
+sys.exit(kernel.wait())
+"""
+CELLS = (
+    "import torch\nfrom torch import nn",
+    "class Net(nn.Module):\n    forward = lambda self, value: value\n"
+    "net, adam = Net(), torch.optim.Adam()",
+    "for step in range(5):\n    net(1)\n    adam.step()",
+    "1 / 0",  # An error in a cell ends no kernel.
+    "for step in range(5):\n    net(1)\n    adam.step()",
+)
+
+
+def test_a_kernel_of_a_notebook_is_recorded_across_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK")
+    said: list[str] = []
+    options = RecordOptions(tmp_path / "run", skip=4, steps=2)
+    command = [sys.executable, "-c", SERVER, KERNEL, *CELLS]
+    assert record(options, command, said.append) == 0
+    names = annotations(tmp_path / "run" / "step4" / "rank0.json.gz")
+    assert {name for name in names if "Step" in name} == {"ProfilerStep#4", "ProfilerStep#5"}
+    run = open_run(str(tmp_path / "run"))
+    assert not run.failed and not any("profiler" in each for each in said)
+    (ring,) = (tmp_path / "run" / "steps").iterdir()
+    assert read_ring(ring).step.tolist() == list(range(9))  # The last of ten has no end.

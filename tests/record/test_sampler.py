@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 from record.recorded import STAND_INS, environment, has_lines, sampled
 
-from chopper_core.record.manifest import NODES, RecordedNode, host_name
+from chopper_core.ingest.open import open_run
+from chopper_core.record import manifest
+from chopper_core.record.manifest import NODES, RecordedNode, name_of_host
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import sampler as own_format
 
 MS = 1_000_000
 PERIOD_MS, REFRESH_MS = 100, 10
-TELEMETRY = f"telemetry-{host_name()}.csv"
+TELEMETRY = f"telemetry-{name_of_host()}.csv"
 
 
 def node_of(run: Path) -> RecordedNode:
     return msgspec.json.decode(
-        (run / NODES / f"{host_name()}.json").read_bytes(), type=RecordedNode
+        (run / NODES / f"{name_of_host()}.json").read_bytes(), type=RecordedNode
     )
 
 
@@ -144,7 +146,7 @@ def test_equal_values_are_one_sample(tmp_path: Path) -> None:
 def test_without_rights_the_reason_is_recorded(tmp_path: Path, library: str) -> None:
     run = tmp_path / "run"
     variables = environment(library, tmp_path, denied=True)
-    node = run / NODES / f"{host_name()}.json"
+    node = run / NODES / f"{name_of_host()}.json"
     assert sampled(run, variables, node.exists) == 0
     notes = node_of(run).notes
     says = {"amdsmi": "groups render and video", "pynvml": "Insufficient Permissions"}[library]
@@ -231,6 +233,9 @@ def test_without_a_library_a_tool_writes_the_file(
     assert node.files[0] == TELEMETRY
     rows = (run / TELEMETRY).read_text().splitlines()[1:]
     assert 0 < node.samples <= len(rows)
+    manifest.start_manifest(run, ["train"])
+    about = open_run(str(run)).recordings[0].facts[f"node {node.host}"]
+    assert f"GPUs as in {TELEMETRY}, {node.samples} samples through {tool}" in about
     telemetry: Telemetry = read_source(run / TELEMETRY, Family.TELEMETRY)
     assert telemetry.clock is clock
     assert values(telemetry, 0, SignalName.POWER_W)[1][0] == watts

@@ -329,7 +329,7 @@ def test_a_full_disk_costs_the_steps_alone(tmp_path: Path) -> None:
     run.mkdir()
     (run / STEPS).write_text("in the way")
     script = f"import sys; sys.argv = ['', '5']; exec(open({TRAIN!r}).read())"
-    environ = recording.environment(RecordOptions(run), os.environ)
+    environ = recording.hook_environment(RecordOptions(run), os.environ)
     done = subprocess.run(
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True
     )

@@ -436,9 +436,9 @@ def test_a_transfer_s_own_end_is_its_rank(tmp_path: Path) -> None:
 def test_a_transfer_counts_once(tmp_path: Path) -> None:
     ring(tmp_path / "ring")
     run = open_run(str(tmp_path / "ring"), jobs=1)
-    frame = frame_of(run, parse("R?view=comms&columns=calls,moved_bytes"))
+    frame = frame_of(run, parse("R?view=comms&columns=collectives,moved_bytes"))
     # 14 steps, in each of which a rank sends and receives.
-    assert frame.row(0) == {"calls": 28, "moved_bytes": 28 * 1024}
+    assert frame.row(0) == {"collectives": 28, "moved_bytes": 28 * 1024}
     assert not any("aren't matched" in note for note in frame.notes)
 
 

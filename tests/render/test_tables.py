@@ -102,7 +102,7 @@ def test_launches_samples_hosts_gpus_and_findings_are_those_of_views(run: OpenRu
     assert {row["unit"] for row in clock} == {"MHz"}
     for row in rows(run, "gpus"):
         total = run.frame(f"gpu={row['gpu']}?cut=1&base=total").total["elapsed_ns"]
-        assert row["span_ns"] == total and row["rank"] == row["gpu"]
+        assert row["elapsed_ns"] == total and row["rank"] == row["gpu"]
     found = run.frame("?view=findings")
     assert [row["name"] for row in rows(run, "findings")] == list(found.labels)
     assert {row["kind"] for row in rows(run, "host_operators")} == {"operator", "call"}
@@ -182,7 +182,7 @@ def test_the_folder_reads_back_by_its_schema(
                 "select column_name, comment from duckdb_columns() where table_name = 'collectives'"
             ).fetchall()
         )
-        assert comments["wait_ns"].startswith("ns: From its arrival to the last one")
+        assert comments["wait_ns"].startswith("ns: GPU time spent in collectives")
     assert len([*(tmp_path / "many" / "activities").iterdir()]) == 8
     read = pq.read_table(tmp_path / "one" / "iterations.parquet")
     assert read.to_pylist() == rows(run, "iterations")

@@ -374,10 +374,10 @@ def test_a_rank_that_changes_whenever_it_is_read_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = count()
-    monkeypatch.setattr("chopper_core.ingest.rank.state_of", lambda _: (next(states), 0, 0))
+    monkeypatch.setattr("chopper_core.ingest.rank.file_state", lambda _: (next(states), 0, 0))
     with pytest.raises(DataError, match="changed while it was read; read it again once it is"):
         read_unchanged(folder / "rank0.json", lambda: cast(Run, None))
-    monkeypatch.setattr("chopper_core.ingest.open.state_of", lambda _: (next(states), 0, 0))
+    monkeypatch.setattr("chopper_core.ingest.open.file_state", lambda _: (next(states), 0, 0))
     with pytest.raises(DataError, match="changed while it was read; open it again once it is"):
         open_run(str(folder), jobs=1)
 

@@ -14,7 +14,7 @@ from chopper_core.graph.dependencies import Evidence
 from chopper_core.ingest.open import open_run
 from chopper_core.model.table import Category, KernelTable
 from chopper_core.sources.perfetto import reader
-from chopper_core.sources.perfetto.packets import Slice, paired
+from chopper_core.sources.perfetto.packets import Slice, paired_slices
 from chopper_core.util.errors import DataError
 from tests.sources.pftraces import (
     BOOTTIME,
@@ -143,7 +143,7 @@ def test_slices_of_a_track_nest_by_time() -> None:
         return Slice(1, time, not name, name)
 
     def ends(*rows: Slice) -> dict[str, int]:
-        return {each.name: each.end_ns for each in paired(list(rows))}
+        return {each.name: each.end_ns for each in paired_slices(list(rows))}
 
     # Begins, then ends in the same order, as torch's encoder writes; siblings that touch.
     assert ends(row(0, "a"), row(10, "b"), row(20, "c"), row(100), row(20), row(30)) == {

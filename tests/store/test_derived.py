@@ -275,7 +275,7 @@ def test_the_version_of_the_program_follows_the_code_of_plugins(
     assert cache.program() == before
     own = tmp_path / "rule.py"
     own.write_text("LIMIT = 1\n")
-    monkeypatch.setattr(plugins, "code_files", lambda: [str(own)])
+    monkeypatch.setattr(plugins, "files_of_plugins", lambda: [str(own)])
     monkeypatch.syspath_prepend(str(tmp_path))
     with_plugin = cache.program()
     assert with_plugin != before and cache.program() == with_plugin
@@ -387,7 +387,7 @@ def test_the_cache_is_bounded_by_size_and_age(
         return sorted(path.name for path in run.iterdir())
 
     cache.trim()
-    assert len(names()) == 4 and [kind for kind, _, _ in cache.figures()] == ["rows"]
+    assert len(names()) == 4 and [kind for kind, _, _ in cache.kept_figures()] == ["rows"]
     monkeypatch.setenv("CHOPPER_CACHE_GB", str(2.5 * size / 1e9))
     cache.trim()
     assert names() == ["0-state", "1-state"]

@@ -80,7 +80,7 @@ def test_a_bar_of_parts_is_as_long_as_its_row_and_its_parts() -> None:
 
 def test_meters_fill_up_to_their_limits_in_the_ink_of_their_state() -> None:
     data = screen_data(demo_run(), parse("demo_data/fsdp2?view=power"), is_complete=True)
-    layout = plan(data.frame, 118, COLOURED, full=data.full)
+    layout = plan(data.frame, 114, COLOURED, full=data.full)
     metered = {each.name: each for each in layout.columns if each.fulls is not None}
     assert metered.keys() == {"mean_power_w", "mean_hotspot_c", "mean_gfx_mhz"}
     assert not layout.sparks

@@ -15,7 +15,7 @@ from chopper_core.answers.opening import asked_view, home_of
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
-from chopper_core.record.manifest import RecordedProcess, host_name, publish_part, start_manifest
+from chopper_core.record.manifest import RecordedProcess, name_of_host, publish_part, start_manifest
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from tests.align.traces import TinyTrace
@@ -143,7 +143,7 @@ async def test_a_window_of_the_running_job_is_recorded() -> None:
         (Path("job") / "processes").mkdir()
         publish_part(
             Path("job"),
-            RecordedProcess(host_name(), os.getpid(), rank=0, state="running", step=40,
+            RecordedProcess(name_of_host(), os.getpid(), rank=0, state="running", step=40,
                             step_times={"outside_ns": 10**9}),
         )  # fmt: skip
         await at.command("record")

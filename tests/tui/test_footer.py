@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from chopper_core.model.view import View, with_view
 from chopper_core.views import TABS, TREE
 from chopper_tui.history import Trail
 from chopper_tui.screen import Explorer
+from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import KeyLine, Prompt
 from tests.tui.explorer import Driven, explorer, measured_run
 from tests.tui.test_runs_screen import set_of_runs
@@ -36,6 +38,33 @@ def state(at: Driven) -> tuple[Any, ...]:
     )
 
 
+def is_another_place(before: View, at: Driven) -> bool:
+    """Whether the scope differs from the one before; a table may be of the same one."""
+    return at.frame.view.path != before.path
+
+
+SAYS: dict[str, Callable[[View, Driven], bool]] = {
+    # What the word next to a key promises, as a person would see it.
+    "enter": lambda before, at: at.frame.view != before or not isinstance(at.app.screen, Explorer),
+    "up": lambda before, at: at.frame.view != before,
+    "next_sibling": is_another_place,
+    "next_gpu": lambda before, at: (
+        is_another_place(before, at) or at.frame.view.baseline is not None
+    ),
+    "why": lambda _, at: not isinstance(at.app.screen, Explorer) and "Why" in at.text(),
+    "what_if": lambda _, at: at.frame.view.name == "whatif",
+    "filter": lambda _, at: at.explore.query_one(Prompt).display,
+    "command": lambda _, at: at.explore.query_one(Prompt).display,
+    "sort": lambda _, at: isinstance(at.app.screen, Chooser),
+    "pivot": lambda _, at: isinstance(at.app.screen, Chooser),
+    "baseline": lambda before, at: at.frame.view.baseline != before.baseline,
+    "compare": lambda before, at: (
+        at.frame.view.baseline is not None or at.frame.view.name == "compare"
+    ),
+    "mark": lambda _, at: bool(at.explore.marks),
+}
+
+
 async def does_something(at: Driven, action_id: str, key: str) -> None:
     before = state(at)
     await at.press(key)
@@ -45,6 +74,8 @@ async def does_something(at: Driven, action_id: str, key: str) -> None:
         await at.press(other)
     assert not status.is_error, f"{key} ({action_id}) in {before[0].name}: {status.message}"
     assert state(at) != before or status.message, f"{key} ({action_id}) does nothing"
+    if says := SAYS.get(action_id):
+        assert says(before[0], at), f"{key} ({action_id}) in {before[0].name}: {status.message}"
     if not isinstance(at.app.screen, Explorer):
         await at.press("escape")
     if at.explore.query_one(Prompt).display:
@@ -56,9 +87,16 @@ Kind = tuple[int, int | None]
 
 
 def kinds(at: Driven) -> list[Kind]:
-    """What the cursor can be on: the first and the last row, and each other panel of the screen."""
-    panels = at.explore.panels
-    rows = [(row, None) for row in sorted({0, max(len(at.frame) - 1, 0)})]
+    """What the cursor can be on: the first and the last row, one of each kind of row, which differ
+    in the keys that are offered, and each other panel of the screen.
+    """
+    panels, table = at.explore.panels, at.explore.table
+    seen: dict[tuple[str, ...], int] = {}
+    for row in range(len(at.frame)):
+        table.move_to(row)
+        seen.setdefault(tuple(each.id for each in at.explore.query_one(KeyLine).able), row)
+    table.move_to(0)
+    rows = [(row, None) for row in sorted({0, max(len(at.frame) - 1, 0), *seen.values()})]
     return [*rows, *((0, number) for number in range(len(panels)) if not panels[number].has_keys)]
 
 

@@ -99,7 +99,7 @@ def exposed_communication(at: Driven) -> None:
     steps = len(run.gpus) * len(np.unique(table.iteration[inside]))
     said = r"Exposed communication takes ([\d.]+) % of the step: (?:\S+ [mµ]s )?(\w+)"
     shown = re.search(said, finding)
-    whole = float(query(run, View(run.name, name="overview")).total["step_ns"])
+    whole = float(query(run, View(run.name, name="overview")).total["iteration_ns"])
     assert shown and float(shown[1]) / 100 == pytest.approx(
         sum(exposed.values()) / steps / whole, rel=0.01
     )

@@ -19,7 +19,7 @@ from tests.support import Row, rows_of, run_of
 FACTOR = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8}
 COLUMNS = (
     "collective_ns,skew_ns,transfer_ns,last_gpu,wait_ns,bus_gbps,algo_gbps,got_gbps,message_bytes,"
-    "kind,phase,layer,iteration,ranks_seen,exposed_comm_ns,hidden_ns,group"
+    "collective_kind,phase,layer,iteration,ranks_seen,exposed_comm_ns,hidden_ns,process_group"
 )
 
 
@@ -64,7 +64,7 @@ def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None) -> None
         )
         mine = [r for r in own if gpu is None or table.gpu[r] == gpu]
         kind, size = table.operations[table.operation[own[0]]], int(table.bytes[own[0]])
-        assert row["kind"] == kind
+        assert row["collective_kind"] == kind
         assert row["collective_ns"] == end - min(starts.values())
         assert row["exposed_comm_ns"] == sum(int(table.exposed_comm_ns[r]) for r in mine)
         assert row["hidden_ns"] == sum(int(table.hidden_ns[r]) for r in mine)
@@ -154,7 +154,7 @@ ALL = dict.fromkeys(
 
 @pytest.mark.parametrize("by", ["kind", "phase", "layer", "iteration", "group", "gpu"])
 def test_a_row_leads_to_its_collectives(run: Run, by: str) -> None:
-    found = query(run, parse(f"R?view=comms&by={by}&base=total&columns=calls"))
+    found = query(run, parse(f"R?view=comms&by={by}&base=total&columns=collectives"))
     for number in range(min(len(found), 4)):
         address = found.addresses(number)
         assert render(parse(address)) == address
@@ -163,7 +163,7 @@ def test_a_row_leads_to_its_collectives(run: Run, by: str) -> None:
         if found.labels[number] != "unknown":
             # A collective is a call of each of its GPUs.
             of_gpus = there.values["ranks_seen"].numbers if by != "gpu" else np.ones(len(there))
-            assert of_gpus.sum() == found.row(number)["calls"]
+            assert of_gpus.sum() == found.row(number)["collectives"]
 
 
 def test_from_a_collective_to_the_activity_on_a_gpu(run: Run) -> None:
@@ -174,7 +174,7 @@ def test_from_a_collective_to_the_activity_on_a_gpu(run: Run) -> None:
     assert kernels.level == "gpu" and len(kernels) == 8
     assert kernels.labels[-1] == found.row(0)["last_gpu"].removeprefix("GPU ") == "5"
     assert kernels.row(7)["wait_ns"] == 0
-    assert max(kernels.values["lag_ns"].numbers) == found.row(0)["skew_ns"]
+    assert max(kernels.values["arrival_lag_ns"].numbers) == found.row(0)["skew_ns"]
     for number in range(8):
         activity = query(run, parse(kernels.addresses(number)))
         assert activity.view.is_leaf and activity.view.path[0] == kernels.labels[number]

@@ -236,7 +236,7 @@ def test_a_sweep_waits_for_its_runs(planted: tuple[RunSet, dict[str, Truth]]) ->
     for by in ("", "&by=microbatch"):
         found = query(early, parse(f"SWEEP?view=sweep&of=peak_power_w{by}"))
         assert (len(found), found.is_pending) == (0, True)
-        assert found.notes == ("5 runs are still being read",)
+        assert found.notes == ("still reading 5 runs",)
 
 
 def test_every_comparison_is_documented() -> None:

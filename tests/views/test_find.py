@@ -15,7 +15,7 @@ from chopper_core.columns import Values
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
-from chopper_core.views.find import find, hit_rows
+from chopper_core.views.find import find_everywhere, hit_rows
 from chopper_core.views.query import query
 from tests.support import Row, run_of, sample_run
 
@@ -42,7 +42,7 @@ def test_the_hits_are_the_nodes_whose_names_match(text: str, order: tuple[str, .
             if fits(labels[depth]):
                 own = sum(int(table.column(state)[row]) for state in STATES)
                 expected[tuple(labels[: depth + 1])] += own
-    found = find(run, View("", order=order, is_total=True), text, limit=10_000)
+    found = find_everywhere(run, View("", order=order, is_total=True), text, limit=10_000)
     assert {hit.path: hit.elapsed_ns for hit in found.hits} == dict(expected)
     assert found.nodes == len(found.hits)
     of_names: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -52,19 +52,19 @@ def test_the_hits_are_the_nodes_whose_names_match(text: str, order: tuple[str, .
         name: (len(times), sum(times)) for name, times in of_names.items()
     }
     one = found.by_name[0]
-    alone = find(run, View("", order=order, is_total=True), text, limit=10_000, one=one)
+    alone = find_everywhere(run, View("", order=order, is_total=True), text, limit=10_000, one=one)
     assert alone.nodes == one.places and {hit.path[-1] for hit in alone.hits} == {one.name}
     times = [hit.elapsed_ns for hit in found.hits]
     assert times == sorted(times, reverse=True)
-    few = find(run, View("", order=order, is_total=True), text, limit=3)
+    few = find_everywhere(run, View("", order=order, is_total=True), text, limit=3)
     assert [hit.elapsed_ns for hit in few.hits] == times[:3] and few.nodes == found.nodes
 
 
 def test_nothing_found_and_nothing_asked() -> None:
-    assert find(sample_run(), View(""), "no_such_name").nodes == 0
+    assert find_everywhere(sample_run(), View(""), "no_such_name").nodes == 0
     for text in ("", "  ", "(", "time>1ms"):
         with pytest.raises(UsageError):
-            find(sample_run(), View(""), text)
+            find_everywhere(sample_run(), View(""), text)
 
 
 def test_hits_in_a_table() -> None:

@@ -452,6 +452,25 @@ def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
     assert row["cost_ns"] == 36 * 80_000
 
 
+def test_a_layer_that_is_slow_on_one_gpu_is_the_place_of_its_slower_kernels() -> None:
+    run = run_of(stretched(rows(4), lambda row: (row.gpu == 1 and row.layer == 3) * 400_000))
+    row = only(run, "straggler")
+    # Six of 36 kernels of 1 ms.
+    assert (
+        findings(run).labels[0]
+        == "GPU 1 runs the same kernels 6.7 % slower in layer 3: the others wait"
+    )
+    assert row["said"].endswith("kernels of the same names take 6.7 % longer, 2.4 ms per step, "
+                                "mostly in layer 3")  # fmt: skip
+
+
+def test_a_step_that_takes_longer_in_one_phase_says_so() -> None:
+    where = 3, Phase.FORWARD
+    made = stretched(rows(1, 6), lambda row: ((row.iteration, row.phase) == where) * 300_000)
+    row = only(run_of(made), "iteration")
+    assert row["said"].endswith("5.4 ms more per GPU: forward takes 30.0 % longer")
+
+
 def test_a_gpu_as_slow_as_gpus_of_one_product_are_is_no_finding() -> None:
     """Everything 0.9 % slower is a usual GPU; the same time in one operation has a cause."""
     assert found(run_of(stretched(rows(4), lambda row: (row.gpu == 1) * 9_000)), "straggler") == []

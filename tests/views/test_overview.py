@@ -220,10 +220,10 @@ def test_many_gpus_are_nodes_where_hosts_are_known() -> None:
     order = [int(label.removeprefix("n")) for label in frame.labels]
     assert sorted(order) == [*range(9)]
     assert (np.diff(frame.values["lag_ns"].numbers) <= 0).all()
-    steps = by_gpu.values["step_ns"].numbers.reshape(9, 8)
-    assert frame.values["step_ns"].numbers == pytest.approx(steps.max(axis=1)[order])
+    steps = by_gpu.values["iteration_ns"].numbers.reshape(9, 8)
+    assert frame.values["max_iteration_ns"].numbers == pytest.approx(steps.max(axis=1)[order])
     assert frame.target(order.index(2)).filter == "gpu:16,17,18,19,20,21,22,23"
-    assert not any(frame.values["step_ns"].is_partial(row) for row in range(9))
+    assert not any(frame.values["max_iteration_ns"].is_partial(row) for row in range(9))
     assert len(query(run, frame.target(2))) == 8
 
 
@@ -300,8 +300,8 @@ def test_every_place_has_the_same_step_time() -> None:
     overview = query(run, OVERVIEW)
     parts = sum(float(each.numbers[0]) for each in composition(overview).series)
     assert parts * 1e6 == pytest.approx(step_ns)
-    assert overview.total["step_ns"] == pytest.approx(step_ns)
-    assert overview.values["step_ns"].numbers.mean() == pytest.approx(step_ns)
+    assert overview.total["iteration_ns"] == pytest.approx(step_ns)
+    assert overview.values["iteration_ns"].numbers.mean() == pytest.approx(step_ns)
     shown = time(step_ns)
     each = step_of(run, OVERVIEW).times.each_ns
     assert overview.headline[0].startswith(f"step {shown} (")

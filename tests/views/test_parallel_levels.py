@@ -157,7 +157,7 @@ def test_a_stage_takes_the_mean_of_its_gpus(run: Run) -> None:
 
 def test_gpus_of_a_replica_share_its_tokens(run: Run) -> None:
     """32 ranks of tp 2 x dp 4 x pp 4: four replicas, of 1000 tokens each."""
-    step_s = query(run, at(run, "?view=overview")).total["step_ns"] / 1e9
+    step_s = query(run, at(run, "?view=overview")).total["iteration_ns"] / 1e9
     rate = 4 * 1000 / step_s
     throughput = query(run, at(run, "?view=throughput&of=tokens:1000"))
     assert throughput.total["tokens_per_s"] * 32 == pytest.approx(rate)

@@ -161,6 +161,13 @@ def test_an_answer_is_the_step_of_the_run_that_it_asks_for(title: str) -> None:
 
 
 @pytest.mark.few(1)
+def test_what_more_work_takes_longer_is_a_part_of_it() -> None:
+    """Small kernels of the same layers, whose size no trace tells, are no second cause."""
+    found = bench.measure("experts of one GPU with more tokens", 921, 0.04, "annotated").found
+    assert [each.rule for each in found if not each.is_part] == ["straggler"]
+
+
+@pytest.mark.few(1)
 def test_since_when_is_a_time_of_day_too_where_the_clock_is_that_of_the_day() -> None:
     found = planted.plant("one operation slow from then on", 3, 0.06, "module")
     run, step = bench.opened(found.run), found.cause.iterations[0]

@@ -143,7 +143,7 @@ def test_a_store_that_is_replaced_again_and_again_is_named(
 ) -> None:
     write_store(sample_run(), tmp_path / "store")
     states = iter(range(1000))
-    monkeypatch.setattr(reader, "state_of", lambda _: next(states))
+    monkeypatch.setattr(reader, "file_state", lambda _: next(states))
     with pytest.raises(DataError, match="is being replaced repeatedly; try again later"):
         reader.read_store(tmp_path / "store")
     monkeypatch.undo()

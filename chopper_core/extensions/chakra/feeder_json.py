@@ -45,7 +45,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     progress(f"read {path.name}", 0, 1)
-    document, nodes = decoded(path)
+    document, nodes = decoded_node(path)
     builder = GraphBuilder(path, FORMAT, TraceGraph)
     try:
         for node in nodes:
@@ -56,7 +56,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
         raise DataError(f"{path} has a number of more than 64 bits: {error}.") from error
 
 
-def decoded(path: Path) -> tuple[dict[str, Any], Iterator[Node]]:
+def decoded_node(path: Path) -> tuple[dict[str, Any], Iterator[Node]]:
     """The metadata and the nodes of a file; raises DataError, at an invalid node once it comes."""
     with ByteSource(path) as source:
         data = source.read_all(_MAX_BYTES, "; give the .et")

@@ -34,7 +34,7 @@ from chopper_core.tables.columns import Interner, integer, nanoseconds
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import HEAD_BYTES, FileHead
-from chopper_core.util.atomic import FileState, state_of
+from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -150,7 +150,7 @@ def host_trace_head(head: FileHead, *, linked: bool = False) -> HostFile | None:
     }
     if "nodes" in found and "schema" not in found and _NODE_KEY in head.data:
         # Sorted by name, the nodes come first.
-        found |= _members_behind(head.path, state_of(head.path))
+        found |= _members_behind(head.path, file_state(head.path))
     if not found.keys() >= _KEYS or (not linked and is_linked(head.path)):
         return None
     process = found.get("pid", b"").strip()
@@ -164,7 +164,7 @@ def host_trace_head(head: FileHead, *, linked: bool = False) -> HostFile | None:
 
 def is_linked(path: Path) -> bool:
     """Whether a host trace has nodes of a GPU's activities, as `chakra_trace_link` adds them."""
-    return _is_linked(path, state_of(path))
+    return _is_linked(path, file_state(path))
 
 
 @lru_cache(64)

@@ -200,7 +200,7 @@ def _check_file(path: Path) -> _File:
     ids: list[int] = []
     is_json = feeder_json.recognise(FileHead(path)) is not None
     try:
-        for node in feeder_json.decoded(path)[1] if is_json else _checked_nodes(file):
+        for node in feeder_json.decoded_node(path)[1] if is_json else _checked_nodes(file):
             if node.id in first:
                 file.add("unique ids", f"has two nodes with the id {node.id}")
             first.setdefault(node.id, len(ids))

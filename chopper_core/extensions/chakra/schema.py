@@ -48,7 +48,7 @@ def varint_at(data: bytes, at: int) -> tuple[int, int]:
     raise WireError("has a number without an end")
 
 
-def fields_of(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+def schema_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """Yield number, wire type and value of each field; fixed-width values stay bytes."""
     at = 0
     while at < len(data):
@@ -258,7 +258,7 @@ _IO: Final = {1: "values", 2: "shapes", 3: "types"}
 
 def decode_metadata(data: bytes) -> Metadata:
     metadata = Metadata()
-    for number, wire, value in fields_of(data):
+    for number, wire, value in schema_fields(data):
         if number == 1 and wire == BYTES:
             metadata.version = _STRING.decode(value)
         elif number == 2 and wire == BYTES:
@@ -270,7 +270,7 @@ def decode_node(data: bytes, unknown: set[int] | None = None) -> Node:
     """Decode a `Node`; raises WireError. Fields that the schema lacks are skipped, and their
     numbers added to `unknown`."""
     node = Node()
-    for number, wire, value in fields_of(data):
+    for number, wire, value in schema_fields(data):
         name = _NODE.get(number)
         if name is None and unknown is not None:
             unknown.add(number)
@@ -285,7 +285,7 @@ def decode_node(data: bytes, unknown: set[int] | None = None) -> Node:
         elif name == "name":
             node.name = _STRING.decode(value)
         elif name in ("inputs", "outputs"):
-            texts = (each for each in fields_of(value) if each[1] == BYTES and each[0] in _IO)
+            texts = (each for each in schema_fields(value) if each[1] == BYTES and each[0] in _IO)
             setattr(node, name, {_IO[at]: _STRING.decode(text) for at, _, text in texts})
     return node
 
@@ -299,12 +299,12 @@ def _add_attribute(attributes: dict[str, Attribute], data: Any) -> None:
 def _attribute(data: bytes) -> tuple[str, Attribute]:
     # In proto3 an attribute whose value is a default still has its field, since it is a oneof.
     name, found = "", Attribute("", b"")
-    for number, wire, value in fields_of(data):
+    for number, wire, value in schema_fields(data):
         kind = _TYPES.get(number, "")
         if number == 1 and wire == BYTES:
             name = _STRING.decode(value)
         elif kind.endswith(_LIST):
-            parts = fields_of(value) if isinstance(value, bytes) else ()
+            parts = schema_fields(value) if isinstance(value, bytes) else ()
             of = kind.removesuffix(_LIST)
             lists = (_repeated(of, how, part) for at, how, part in parts if at == 1)
             found = Attribute(kind, [*chain.from_iterable(lists)])

@@ -33,7 +33,7 @@ from chopper_core.sources.trace import Collective
 from chopper_core.tables.columns import MAX_RANKS, Interner, codes_of
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead, FileText
-from chopper_core.tables.unread import UnreadNames, fields_of
+from chopper_core.tables.unread import UnreadNames, unread_fields
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -156,7 +156,7 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
     progress(f"read {path.name}", 0, 1)
     text = FileText(path)
     decoder = msgspec.json.Decoder(_Record, strict=False)
-    unread, looked_at = UnreadNames(fields_of(_Record)), 0
+    unread, looked_at = UnreadNames(unread_fields(_Record)), 0
     header, metadata = None, _DumpMetadata()
     communicators: dict[str, _Header] = {}
     operations = _LoggedColumns()

@@ -21,6 +21,7 @@ from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model import address
 from chopper_core.model.charts import BarChart, Card, Cards, Chart, HeatMap, Series
 from chopper_core.model.parallel import SHARING, layout_of_settings
+from chopper_core.model.phrases import count
 from chopper_core.model.run import Run, located
 from chopper_core.model.units import drawn_in
 from chopper_core.model.view import RUN_LEVEL, View
@@ -105,7 +106,7 @@ def _frame_by_run(run: RunRows, view: View, spec: ViewSpec, *, wait: bool) -> Fr
         nothing = notes[0] if notes else f"no run to show in the view {spec.name}"
         raise misfit or NothingToShow(nothing)
     if reading.waiting:
-        notes.append(f"{reading.waiting} runs are still being read")
+        notes.append(f"still reading {count(reading.waiting, 'run')}")
     make = _rows if by == RUN_LEVEL else _matrix
     bases = " or ".join(dict.fromkeys(each.frame.base for each in seen if each.frame.base))
     return replace(make(run, view, seen, notes), is_pending=bool(reading.waiting), base=bases)

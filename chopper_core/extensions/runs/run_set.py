@@ -28,7 +28,7 @@ from chopper_core.model.table import empty_table
 from chopper_core.model.view import View
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import paths_of
-from chopper_core.util.atomic import state_of
+from chopper_core.util.atomic import file_state
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_as_done
@@ -72,7 +72,7 @@ class ReadFigures(Struct, frozen=True):
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
         place = kept("rows", str(path), self.overrides) if self.use_cache else None
-        size = sum(state_of(file)[0] for file in files_below(paths_of(str(path))))
+        size = sum(file_state(file)[0] for file in files_below(paths_of(str(path))))
         found = figures_of_run(self.open(str(path), progress, may_cache=size > _SMALL_BYTES))
         if place is not None:
             place.keep(found)
@@ -101,7 +101,7 @@ def read_rows(
             rest.append(place)
         else:
             yield place, row_of(each, known, given)
-    rest.sort(key=lambda place: -state_of(found[place].path)[1])
+    rest.sort(key=lambda place: -file_state(found[place].path)[1])
     paths = [Path(found[place].path) for place in rest]
     # Workers share the processors; of a single run, its ranks do.
     reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)

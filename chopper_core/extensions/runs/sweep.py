@@ -14,6 +14,7 @@ from chopper_core.extensions.runs.figures import HIGHER, WORLD, is_better, known
 from chopper_core.extensions.runs.run_rows import FAILED, RunRow, RunRows, setting_of, settings_of
 from chopper_core.extensions.runs.runs import figure_values, frame_of_set, shown_rows
 from chopper_core.model.charts import LineChart
+from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.units import scaled_text
@@ -92,7 +93,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
 
 def _early(run: RunRows, view: View, metric: Metric, waiting: int) -> Frame:
     """The frame while no run with the setting has been read."""
-    note = f"{waiting} runs are still being read"
+    note = f"still reading {count(waiting, 'run')}"
     nothing = [(metric, numbered([]))]
     return frame_of_set(
         run, view, RUN_LEVEL, [], nothing, lambda _: view, notes=[note], is_pending=True

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 
+from chopper_core.analyses.collective_figures import PROCESS_GROUP
 from chopper_core.columns import METRICS, columns, metric_named
+from chopper_core.columns.labels import LABELS
 from chopper_core.columns.metric import Metric
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, activity_rows
@@ -19,42 +22,35 @@ from chopper_core.util.arrays import Index
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS: Final = columns("""
-    gpu | | GPU
-        Number of the GPU in the run.
-    rank | | rank
-        Rank of the process that the GPU works for.
-    iteration | | step
-        Profiler step; null outside of steps.
-    phase | | phase
-        forward, backward, optimizer, data or other; of inference prefill or decode.
-    layer | | layer
-        Number of the layer; null outside layers.
-    operation | | operation
-        Operation of the model or of the framework.
-    kernel | | kernel
-        Name of the kernel, copy or memset.
-    kind | | kind
-        compute, comm or copy: its part in the time accounting.
-    category | | category
-        kernel, memcpy or memset, as in the trace; outside: time outside steps, without an activity.
-    stream | | stream
-        Stream or queue.
-    start_ns | ns | start
-        Start, since the first activity of the run.
-    duration_ns | ns | duration
-        Duration of the activity.
-    launch_ns | ns | launched
-        Start of the launch call, since the first activity; null without a launch record.
-    bytes | B | bytes
-        Bytes that a copy or collective moved.
-    group | | group
-        Process group of a collective.
-    idle_after_ns | ns | idle after
-        The part of idle_ns after it.
-    attributes | | attributes
-        Other attributes that the trace gives, as a JSON object.
-""")
+COLUMNS: Final[dict[str, Metric]] = {
+    **{name: LABELS[name] for name in ("gpu", "rank", "iteration", "phase", "layer")},
+    **columns("""
+        operation | | operation
+            Operation of the model or of the framework; of a collective its kind, such as
+            all_gather, null if no rank's trace names it.
+        kernel | | kernel
+            Name of the kernel, copy or memset.
+        kind | | kind
+            Of an activity its part in the time accounting: compute, comm or copy. Of what a host
+            thread does: operator, an outermost one, or call, a call of the GPU's runtime that
+            doesn't launch.
+        category | | category
+            kernel, memcpy or memset, as in the trace; outside: time outside steps, without an
+            activity.
+        stream | | stream
+            Stream or queue.
+        duration_ns | ns | duration
+            From its start to its end.
+        launch_ns | ns | launched
+            Start of the launch call, since the first activity; null without a launch record.
+        idle_after_ns | ns | idle after
+            The part of idle_ns after it.
+        attributes | | attributes
+            Other attributes that the trace gives, as a JSON object.
+    """),
+    "group": replace(PROCESS_GROUP, name="group"),
+    **{name: METRICS[name] for name in ("start_ns", "end_ns", "bytes")},
+}
 _OF_LAUNCHES: Final = columns("""
     latency_ns | ns | latency
         From the start of the launch call to the start of the activity: launch latency where the

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
-from chopper_core.columns import columns
+from chopper_core.analyses import collective_columns as collective_columns
+from chopper_core.analyses.collective_figures import PROCESS_GROUP, SIZE
+from chopper_core.columns import METRICS, columns
 from chopper_core.graph.collectives import Collectives, collectives_of
 from chopper_core.graph.process_groups import split_groups
 from chopper_core.model.groups import Groups
@@ -23,22 +26,10 @@ if TYPE_CHECKING:
 _OWN: Final = columns("""
     collective | | collective
         Number of the collective in the run, in the order of first arrival: the same on all ranks.
-    operation | | operation
-        Its kind, such as all_gather; null if no rank's trace names it.
-    process_group | | process group
-        Its process group; null if the trace names none.
     arrive_ns | ns | arrives
         When this rank's kernel starts, since the first activity of the run.
     begin_ns | ns | begins
         When the last rank arrives, so that data can move; null unless all ranks are seen.
-    end_ns | ns | ends
-        When this rank's kernel ends.
-    wait_ns | ns | wait
-        From its arrival to the last one; null unless all ranks are seen.
-    exposed_wait_ns | ns | exposed wait
-        The part of wait_ns during which no compute runs on the GPU.
-    bytes | B | bytes
-        The largest size that a rank states; null if none does.
     ranks | | ranks
         How many ranks take part; null where that isn't known.
     is_complete | | complete
@@ -64,8 +55,8 @@ def collectives(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     start, end = every.start_ns[rows], every.start_ns[rows] + every.duration_ns[rows]
     made = [
         (_OWN["collective"], array_of(found.number[owner].astype(np.int64))),
-        (_OWN["operation"], words_array(found.kind[owner], every.operations)),
-        (_OWN["process_group"], words_array(found.group[owner], split_groups(run).names)),
+        (COLUMNS["operation"], words_array(found.kind[owner], every.operations)),
+        (PROCESS_GROUP, words_array(found.group[owner], split_groups(run).names)),
         (COLUMNS["gpu"], array_of(gpu)),
         (COLUMNS["rank"], ranks_array(run, gpu)),
         (COLUMNS["iteration"], labels_array(every.iteration[rows])),
@@ -73,10 +64,10 @@ def collectives(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         (COLUMNS["layer"], labels_array(every.layer[rows])),
         (_OWN["arrive_ns"], array_of(start - origin)),
         (_OWN["begin_ns"], array_of(found.last_start_ns[owner] - origin, complete)),
-        (_OWN["end_ns"], array_of(end - origin)),
-        (_OWN["wait_ns"], array_of(found.member_wait_ns[own], complete)),
-        (_OWN["exposed_wait_ns"], array_of(found.member_exposed_ns[own], complete)),
-        (_OWN["bytes"], array_of(sent, sent >= 0)),
+        (COLUMNS["end_ns"], array_of(end - origin)),
+        (METRICS["wait_ns"], array_of(found.member_wait_ns[own], complete)),
+        (METRICS["exposed_wait_ns"], array_of(found.member_exposed_ns[own], complete)),
+        (replace(SIZE, name="bytes"), array_of(sent, sent >= 0)),
         (_OWN["ranks"], array_of(size, size > 0)),
         (_OWN["is_complete"], flags_array(complete)),
         (_OWN["is_last"], flags_array(gpu == found.last_gpu[owner])),

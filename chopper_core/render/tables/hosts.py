@@ -18,14 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OWN: Final = columns("""
-    kind | | kind
-        operator: an outermost operator; call: a call of the GPU's runtime that doesn't launch.
     name | | name
         Name of the operator or call.
-    start_ns | ns | start
-        Start on the host, since the first activity of the run.
-    duration_ns | ns | duration
-        Duration on the host.
 """)
 
 
@@ -43,9 +37,12 @@ def host_operators(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         [
             (COLUMNS["gpu"], array_of(gpu.astype(np.int64))),
             (COLUMNS["iteration"], labels_array(steps.at(gpu, start))),
-            (_OWN["kind"], words_array(lane.kind[rows], [each.name.lower() for each in HostKind])),
+            (
+                COLUMNS["kind"],
+                words_array(lane.kind[rows], [each.name.lower() for each in HostKind]),
+            ),
             (_OWN["name"], words_array(lane.name[rows], lane.names)),
-            (_OWN["start_ns"], array_of(start - run.origin_ns)),
-            (_OWN["duration_ns"], array_of(lane.duration_ns[rows])),
+            (COLUMNS["start_ns"], array_of(start - run.origin_ns)),
+            (COLUMNS["duration_ns"], array_of(lane.duration_ns[rows])),
         ]
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from chopper_core.columns import columns
+from chopper_core.columns.labels import LABELS
 from chopper_core.model.run import Run
 from chopper_core.model.signals import BusyCurve, IntegralCurve
 from chopper_core.render.arrow import table_of, words_array
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 _OWN: Final = columns("""
     signal | | signal
         Name of the signal, which ends in its unit.
-    unit | | unit
-        Unit of the value.
-    start_ns | ns | start
-        Start of the interval, since the first activity of the run.
-    end_ns | ns | end
-        End of the interval.
     value | | value
         Value in the interval; where nothing is known, there is no interval.
 """)
@@ -71,9 +66,9 @@ def samples(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         [
             (COLUMNS["gpu"], array_of(gpu)),
             (_OWN["signal"], words_array(code, names)),
-            (_OWN["unit"], words_array(code, [str(run.measured[name].unit) for name in names])),
-            (_OWN["start_ns"], array_of(begins - run.origin_ns)),
-            (_OWN["end_ns"], array_of(ends - run.origin_ns)),
+            (LABELS["unit"], words_array(code, [str(run.measured[name].unit) for name in names])),
+            (COLUMNS["start_ns"], array_of(begins - run.origin_ns)),
+            (COLUMNS["end_ns"], array_of(ends - run.origin_ns)),
             (_OWN["value"], array_of(values)),
         ]
     )

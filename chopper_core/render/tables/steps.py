@@ -34,10 +34,6 @@ _OWN: Final = columns("""
         Whether the profiling window cuts the step, on any GPU, or a GPU lacks it.
     is_warm_up | | warm-up
         Whether it is the first step of a window and takes over 1.5 times the median.
-    start_ns | ns | start
-        First start of an activity, since the first activity of the run.
-    end_ns | ns | end
-        Last end of an activity, since the first activity of the run.
     address | | address
         The view of it, for `chopper show`.
     device | | device
@@ -46,8 +42,6 @@ _OWN: Final = columns("""
         Name of the GPU's product; null if the trace lacks it.
     host | | host
         Host of its rank; null where hosts aren't known.
-    span_ns | ns | span
-        From the start of its first to the end of its last step or activity: the sum of elapsed_ns.
     dp | | dp
         Data-parallel coordinate of its rank.
     pp | | pp
@@ -96,8 +90,8 @@ def iterations(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         (_OWN["is_counted"], flags_array(~(truncated | warm_up | outside))),
         (_OWN["is_truncated"], flags_array(truncated)),
         (_OWN["is_warm_up"], flags_array(warm_up)),
-        (_OWN["start_ns"], array_of(nodes.min("start_ns") - origin, known)),
-        (_OWN["end_ns"], array_of(nodes.max("end_ns") - origin, known)),
+        (COLUMNS["start_ns"], array_of(nodes.min("start_ns") - origin, known)),
+        (COLUMNS["end_ns"], array_of(nodes.max("end_ns") - origin, known)),
         *_figures(run, nodes),
         (_OWN["address"], texts_of(places)),
     ]
@@ -134,8 +128,7 @@ def gpus(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     place = {code: row for row, code in enumerate(nodes.codes("gpu").tolist())}
     rows = pa.array([place.get(index) for index in numbers], pa.int64())
     for metric, array in _figures(run, nodes) if len(run.table) else ():
-        own = _OWN["span_ns"] if metric.name == "elapsed_ns" else metric
-        made.append((own, array.take(rows)))
+        made.append((metric, array.take(rows)))
     places = [address.render(View(run.name, (str(index),))) for index in numbers]
     made.append((_OWN["address"], pa.array(places, pa.string())))
     return table_of(made)

@@ -26,7 +26,7 @@ from chopper_core.tables.columns import Columns, GrowingColumns, Interner, codes
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
-from chopper_core.tables.unread import UnreadNames, fields_of
+from chopper_core.tables.unread import UnreadNames, unread_fields
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked
@@ -134,7 +134,7 @@ _DECODERS: Final = {
     for name, kind in _RECORD_TYPES.items()
 }
 _FIELDS: Final = {
-    name: fields_of(kind) for name, kind in _RECORD_TYPES.items() if kind != dict[str, Any]
+    name: unread_fields(kind) for name, kind in _RECORD_TYPES.items() if kind != dict[str, Any]
 }
 _OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
 

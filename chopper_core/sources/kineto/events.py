@@ -351,7 +351,7 @@ def _rank_of(of_tensors: int, rest: str) -> int:
     return of_tensors + (stage << PLACES["PP"]) + (replica << PLACES["DP"])
 
 
-def mark_of(args: Args) -> str:
+def event_mark(args: Args) -> str:
     """What a graph's node was marked with; '' for nothing."""
     return next(
         (each for each in (args.module, args.annotation, args.mark) if isinstance(each, str)), ""

@@ -24,7 +24,7 @@ from chopper_core.tables.columns import LATEST_NS, codes_of, cut_name, integer
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
-from chopper_core.util.atomic import FileState, state_of
+from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
@@ -216,7 +216,7 @@ def lacks_gpu_work(path: Path) -> bool:
 
 def _has_without(path: Path, wanted: bytes, unwanted: tuple[bytes, ...]) -> bool:
     """Whether a text is in a file and none of some others is; a file is searched once."""
-    state = state_of(path)
+    state = file_state(path)
     return (
         state is not None and state[0] <= _MOST_SEARCHED and _search(path, state, wanted, unwanted)
     )

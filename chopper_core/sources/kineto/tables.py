@@ -45,9 +45,9 @@ from chopper_core.sources.kineto.events import (
     UnreadFields,
     collective_of,
     count_of,
+    event_mark,
     external_ids,
     kept_inputs,
-    mark_of,
     name_copies,
     number_functions,
     old_category,
@@ -635,7 +635,7 @@ class TraceTables:
     def _annotation_codes(self, args: Sequence[Args]) -> Int32:
         codes = np.full(len(args), ABSENT, np.int32)
         for row, arg in enumerate(args):
-            if arg.graph_node is not ABSENT and (mark := mark_of(arg)):
+            if arg.graph_node is not ABSENT and (mark := event_mark(arg)):
                 codes[row] = self.annotations[mark]
         return codes
 

@@ -378,7 +378,7 @@ class PerfettoTrace:
             yield GpuCounterSample(gpu, name, time_ns, value)
 
 
-def paired(slices: list[Slice]) -> list[Slice]:
+def paired_slices(slices: list[Slice]) -> list[Slice]:
     """The slices of one track with their ends; one without an end has -1.
 
     They nest by time. Of a begin and an end at one moment the end comes first, but for a slice

@@ -33,7 +33,7 @@ from chopper_core.sources.perfetto.packets import (
     Slice,
     Stage,
     packets_at,
-    paired,
+    paired_slices,
 )
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import TIMES_SINCE, Trace
@@ -124,7 +124,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     )
 
 
-def samples_of(
+def counter_samples(
     path: Path, progress: Progress, losses: Losses
 ) -> tuple[list[GpuCounterSample], int | None]:
     """The values of counters of GPUs, and from their times to those since the epoch, if known."""
@@ -164,7 +164,7 @@ class _PacketReader:
         for number, slices in self._slices.items():
             track = self._source.tracks.get(number, PacketTrack())
             place = self._thread(number)
-            for each in paired(slices):
+            for each in paired_slices(slices):
                 fields = self._translated(each, track, place)
                 begin, end = _own_times(each)
                 self._add(fields, begin, end - begin if end >= 0 else -1)

@@ -94,7 +94,7 @@ def quantity(cell: object) -> tuple[int | float, str] | Flaw:
     return Flaw.MISSING if cell is None else _in_text(str(cell))
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def _in_text(text: str) -> tuple[int | float, str] | Flaw:
     text = text.strip()
     if text.strip("[]()").casefold() in _MISSING_WORDS:
@@ -259,7 +259,7 @@ def _parsed(text: str) -> tuple[ClockDomain, int, int] | None:
     return _parsed_whole(text)
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 8)  # Rows come in order of time; kept texts of all hours hold pages.
 def _parsed_whole(text: str) -> tuple[ClockDomain, int, int] | None:
     return _from_number(text) or _from_date(text) or _from_time_of_day(text)
 

@@ -203,7 +203,7 @@ class RowCollector:
         gpu, times_ns = rows["gpu"], rows["time_ns"]
         notes = self._name_by_rounds(gpu, times_ns)
         if self.stamps.clock is ClockDomain.LOCAL:
-            changes = on_one_clock(times_ns)
+            changes = rows_on_one_clock(times_ns)
             notes += changes
             self.losses.jumps += [each.partition(":")[0].lower() for each in changes]
         self.losses.jumps += _set_back(gpu, times_ns)
@@ -319,7 +319,7 @@ _MOST_LATE_NS: Final = 60 * 10**9
 """From the last local time before an hour repeats, or is left out, to the first one after it."""
 
 
-def on_one_clock(times_ns: Int64) -> list[str]:
+def rows_on_one_clock(times_ns: Int64) -> list[str]:
     """Move the rows after a change from or to summer time; a sentence on each such change."""
     stamped = np.flatnonzero(times_ns >= 0)
     steps = np.diff(times_ns[stamped])

@@ -101,7 +101,7 @@ _Found = dict[tuple[int, str], list[CounterEvent]]
 def _of_packets(path: Path, progress: Progress, losses: Losses) -> tuple[_Found, int | None]:
     """The counters of a Perfetto trace, and the epoch's time at their time 0, if it is known."""
     found: defaultdict[tuple[int, str], list[CounterEvent]] = defaultdict(list)
-    samples, offset = perfetto.samples_of(path, progress, losses)
+    samples, offset = perfetto.counter_samples(path, progress, losses)
     first = min((each.time_ns for each in samples), default=0)
     for each in samples:
         event = CounterEvent(ts=(each.time_ns - first) / 1000, args={"": each.value})

@@ -18,7 +18,7 @@ from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import cut_name
 from chopper_core.tables.text import HEAD_BYTES, FileHead, FileText
-from chopper_core.util.atomic import FileState, state_of
+from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -273,10 +273,10 @@ def log_start(head: FileHead) -> str:
         return ""
     if len(head.data) < HEAD_BYTES:
         return text
-    return _start_of(head.path, state_of(head.path))
+    return _start_of(head.path, file_state(head.path))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _start_of(path: Path, _state: FileState) -> str:
     try:
         with ByteSource(path, _PROBED_BYTES) as source:

@@ -18,7 +18,7 @@ from chopper_core.model.training import FIGURES
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, Stamps
-from chopper_core.sources.telemetry.rows import on_one_clock
+from chopper_core.sources.telemetry.rows import rows_on_one_clock
 from chopper_core.sources.trainer.out_of_memory import MOST_FAILED, AllocationMessage, FailedLine
 from chopper_core.tables.columns import MAX_RANKS, GrowingColumn, cut_name
 from chopper_core.tables.losses import ABSENT, Losses
@@ -359,7 +359,7 @@ class StepRows:
         clock = self._stamps.clock or ClockDomain.UNKNOWN
         notes = [*self.notes]
         if clock is ClockDomain.LOCAL:
-            notes += on_one_clock(times_ns)
+            notes += rows_on_one_clock(times_ns)
         for columns in (self._figures, self._phases):
             for column in columns.values():
                 column.append(np.full(count - len(column), np.nan))

@@ -630,7 +630,7 @@ def filter_note(count: int, hidden: int) -> tuple[str, ...]:
     return (f"{hidden} of {count} rows filtered out",) if hidden else ()
 
 
-def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
+def node_figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
     known = [metric_named(name, run.table, run.counter_info) for name in names]
     if not len(run.table):

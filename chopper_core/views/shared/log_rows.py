@@ -85,7 +85,7 @@ COLUMNS: Final = columns(
     away_ns | ns | away | sum
         From the last line before the start to the first one after it.
         missing: the first start, or no stamps
-    slower_pct | % | vs ranks | signed
+    rank_slower_pct | % | vs ranks | signed
         Median over the steps of the rank's time beyond the median of the ranks; where the trainer
         states no step times, of the time that its tokens take.
         missing: {_NO_TIME}

@@ -84,8 +84,8 @@ _PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
 _HEATS: Final = (HOTSPOT, "mean_hotspot_c", "now_hotspot_c", "mean_hot_c", "hottest_c")
-_POWERS: Final = ("mean_power_w", "now_power_w")
-_LIMIT: Final = "limit_w"
+_LIMITS: Final = {"mean_power_w": "limit_w", "now_power_w": "now_limit_w"}
+"""Power → the column of its limit."""
 _ROOFS: Final = ("roof_pct", "model_roof_pct", "peak_pct")
 _COUNTS_PCT: Final = 1.0
 """Of the kernel time."""
@@ -141,7 +141,7 @@ def tints(frame: Frame, column: Metric) -> Int8:
             (counts & (numbers < poor), Tint.POOR),
             (counts & (numbers < very_poor), Tint.VERY_POOR),
         )
-    if name in _POWERS and (caps := frame.values.get(_LIMIT)) is not None:
+    if (caps := frame.values.get(_LIMITS.get(name, ""))) is not None:
         near, reached = (100 * numbers >= pct * caps.known() for pct in _limits.power_pct)
         if near.any():
             return _chosen(none, (near, Tint.HIGH), (reached, Tint.TOO_HIGH))

@@ -29,7 +29,7 @@ from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.units import is_on_a_clock, moment_text, time_text
+from chopper_core.model.units import moment_text, moment_unit, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import ChopperError
@@ -233,21 +233,23 @@ def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
 
 
 def _headline(seen: Interval) -> str:
-    is_long = is_on_a_clock(seen.end_ns)
-    decimals = 0 if is_long and seen.length_ns >= 10**9 else 3 if seen.length_ns >= 10**6 else 6
+    unit = moment_unit(seen.end_ns)
+    is_long, unit = not unit, f" {unit}".rstrip()
+    is_few = unit != " ms" and seen.length_ns >= 10**9
+    decimals = 0 if is_few else 3 if seen.length_ns >= 10**6 else 6
 
     def moment(ns: int, decimals: int = decimals) -> str:
         return moment_text(ns, decimals, seen.end_ns)
 
-    length = time_text(seen.length_ns) if is_long else f"{moment(seen.length_ns)} ms"
-    end = moment(seen.end_ns, 0) if is_long else f"{moment(seen.end_ns, 3)} ms"
+    length = time_text(seen.length_ns) if is_long else f"{moment(seen.length_ns)}{unit}"
+    end = moment(seen.end_ns, 0) if is_long else f"{moment(seen.end_ns, min(decimals, 3))}{unit}"
     away, mark = seen.at_ns - (seen.mark_ns or 0), ""
     if seen.mark_ns is not None:
         mark = f"{moment(abs(away))} {'after' if away >= 0 else 'before'} mark"
     part = f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} ({length})"
     return facts(
         part if seen.length_ns < seen.end_ns else f"all of {end}",
-        f"cursor {moment(seen.at_ns)}{'' if is_long else ' ms'}",
+        f"cursor {moment(seen.at_ns)}{unit}",
         mark,
     )
 

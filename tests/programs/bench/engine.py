@@ -18,7 +18,7 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import interval_of
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter, pivot, with_view, zoomed
-from chopper_core.views.find import find
+from chopper_core.views.find import find_everywhere
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import signal_chart
 from tests.programs.bench.processes import ROOT
@@ -70,8 +70,8 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "sort", lambda: show(replace(wide, sort="-idle_ns"))
     for text in ("1", "1 time>1ms", "1 time>1ms kernels>10"):
         yield "filter as typed", lambda text=text: show(replace(wide, filter=text))
-    yield "find, the first", lambda: find(run, View(""), "attn_fa")  # type: ignore[arg-type]
-    yield "find, the next", lambda: find(run, View(""), "mlp")  # type: ignore[arg-type]
+    yield "find, the first", lambda: find_everywhere(run, View(""), "attn_fa")  # type: ignore[arg-type]
+    yield "find, the next", lambda: find_everywhere(run, View(""), "mlp")  # type: ignore[arg-type]
     yield "chart of a GPU", lambda: signal_chart(run, wide, 160)  # type: ignore[arg-type]
     yield "chart of a layer", lambda: signal_chart(run, layer, 160)  # type: ignore[arg-type]
 
