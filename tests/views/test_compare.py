@@ -184,9 +184,13 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
     order = sorted(range(3), key=lambda row: times.row(row)["elapsed_ns"] or 0)
     middle = order[1]
     others = [f"GPU {row} vs GPU {middle}" for row in range(3) if row != middle]
-    assert frame("R?view=compare").labels == ["other", "longer", *others]
+    whole = frame("R?view=compare")
+    assert whole.labels == ["other", "longer", *others]
+    why = f"each GPU next to GPU {middle}, whose time is in the middle"
+    assert whole.headline[1:] == (why,) and compared.headline[1:] != (why,)
     last = frame("R:gpu=1?view=compare")
     assert last.labels[-1] == "step 11 vs step 10"
+    assert last.headline[1:] == ("each step next to the one before",)
     inside = query(RUN, parse(last.addresses(len(last) - 1)))
     assert inside.view.path == ("1", "11")
     assert inside.total["elapsed_ns_delta"] == last.row(len(last) - 1)["scope_ns_delta"]
