@@ -239,7 +239,7 @@ async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1",))) as at:
         await at.press("8")
         assert at.frame.level == "baseline" and "b on a row" in at.text()
-        assert at.label == "gpu=0"
+        assert at.label == "GPU 0"
         await at.press("enter")
         assert at.frame.view.baseline == Baseline("", ("0",)) and at.frame.level == "operation"
         assert at.frame.sort == "-elapsed_ns_delta"
