@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo check test test-all smoke monkey fuzz faults test-record lint types format clean docs bench bench-quick bench-peers
+.PHONY: demo check test test-all smoke monkey fuzz faults live-hour test-record lint types format clean docs bench bench-quick bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -40,6 +40,10 @@ fuzz: $(VENV)/dev
 # A thousand kills and faults of ingest; FAULTS takes options: make faults FAULTS="--seed 7 --only dask"
 faults: $(VENV)/dev
 	$(BIN)/python -m tests.programs.faults --kills 1000 $(FAULTS)
+
+# An hour of live in twenty minutes, each second's screen against its own sums; HOUR takes options: make live-hour HOUR="--of-node"
+live-hour: $(VENV)/dev
+	$(BIN)/python -m tests.programs.live_hour $(HOUR)
 
 # Records training scripts with real torch on two ranks of the CPU; TORCH names a Python that has it: make test-record TORCH=~/torch/bin/python
 test-record: $(VENV)/dev

@@ -203,6 +203,9 @@ def _crashed(error: Exception) -> str:
         from chopper_tui.config import crash_summary, write_crash
     except MemoryError:
         return str(memory.memory_error("this"))
+    except Exception:
+        # A module that can't be imported: what fails next hides why.
+        raise error from None
     path = write_crash(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
     return f"internal error ({crash_summary(error)}); {where}"

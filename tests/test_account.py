@@ -799,7 +799,7 @@ ONE_FIGURE: Final = (
     {"gfx_util_pct", "now_gfx_util_pct"}, {"gpu_mhz", "mean_gfx_mhz"},
     {"delay_ns", "straggler_delay_ns"}, {"straggler", "behind"},
     {"step_ns", "step_time_ns", "logged_step_ns", "iteration_ns", "now_step_ns"},
-    {"iteration", "now_step"}, {"tokens", "expert_tokens"}, {"slower_pct", "stage_behind_pct"},
+    {"iteration", "now_step"}, {"tokens", "expert_tokens"}, {"rank_slower_pct", "stage_behind_pct"},
     {"samples_per_s", "logged_samples_per_s"},
     {"tokens_per_s", "logged_tokens_per_s"}, {"model_tflops", "logged_tflops"},
     {"mfu_pct", "logged_mfu_pct"}, {"p95_ns", "logged_p95_ns"},

@@ -13,9 +13,11 @@ from chopper_core import findings
 from chopper_core.columns import METRICS
 from chopper_core.model import address
 from chopper_core.model.view import View
+from chopper_core.render.exports import ExportOptions
 from chopper_core.sources import registry
 from chopper_core.sources.registry import FORMATS, Family, read_source
 from chopper_core.sources.signals import SignalName, Telemetry
+from chopper_core.util.progress import silent
 from chopper_core.views import VIEWS, Tab
 from chopper_core.views.query import query
 from chopper_tui import keymap
@@ -68,6 +70,8 @@ def test_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exposed.at(0) == pytest.approx((each.at(0) or 0) * (copies.at(0) or 0)) != 0
     assert each.at(len(frame) - 1) is None
     assert frame.total["exposed_copy_ns"] == pytest.approx(exposed.numbers.sum())
+    total, of_all = frame.total["each_copy_ns"], (frame.total["copies"] or 0)
+    assert total == pytest.approx(exposed.numbers.sum() / of_all)
 
 
 def test_a_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,6 +104,18 @@ def test_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found()) == 1
     monkeypatch.setattr(made, "IDLE", made.threshold("idle part | 99 | %"))
     assert found() == []
+
+
+def test_an_export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = module(monkeypatch, "chopper_core.render.exports.lines", "An export")
+    run = measured_run()
+    assert made.write(run, tmp_path / "lines.txt", ExportOptions(), silent) == []
+    _, *lines = (tmp_path / "lines.txt").read_text().splitlines()
+    rows = [line.split(" ", 3) for line in lines]
+    table = run.table
+    assert sum(int(duration) for _, _, duration, _ in rows) == table.duration_ns.sum()
+    assert [name for *_, name in rows] == [table.names[code] for code in table.kernel]
+    assert min(int(start) for _, start, _, _ in rows) == 0
 
 
 async def test_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,19 @@ def test_pages_name_tests_that_exist() -> None:
         assert not lost and named, page
 
 
+def test_the_pages_of_the_house_name_files_that_exist() -> None:
+    """Each path of two pages, from a package or from the folder named before."""
+    for page in (ROOT / "docs" / "internals" / "where.md", ROOT / "docs" / "architecture.md"):
+        before = ROOT
+        named = re.findall(r"`([\w/]+(?:\.py|\.toml|\.tcss|/))`", page.read_text("utf-8"))
+        assert len(named) > 20
+        for name in named:
+            tried = [room / name for room in (ROOT, *ROOMS, before)]
+            found = next((path for path in tried if path.exists()), None)
+            assert found or len([*ROOMS[0].rglob(name)]) == 1, f"{page.name}: {name}"
+            before = before if found is None else found if found.is_dir() else found.parent
+
+
 def test_no_pickle_is_read(modules: dict[Path, ast.Module]) -> None:
     assert not [path for path in modules if "pickle.load" in path.read_text("utf-8")]
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from chopper_core.analyses.overlap import Effect, Overlaps, effect, overlaps_of
 from chopper_core.columns.metric import Scope, Values, absent, declare, numbered, quotient
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import quantiles_of, sums_of
+from chopper_core.util.grouping import counts_of, quantiles_of, sums_of
 
 _CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"
 _LIT: Final = "Lit Silicon (arXiv 2511.09861)"
@@ -47,6 +47,7 @@ class GroupedOverlaps(Struct, frozen=True, eq=False):
             "overlap_copies_pct": quotient(masked, elapsed, 100.0),
             "instance_ns": Values(elapsed),
             "beside_comm_ns": Values(in_comm),
+            "operation_instances": Values(counts_of(owner, count)),
         }
 
     def quantiles(self) -> dict[str, Values]:
@@ -71,7 +72,10 @@ def columns_of_effect(known: Effect) -> dict[str, Values]:
 
 _FIGURES: Final[dict[str, Callable[[GroupedOverlaps], dict[str, Values]]]] = {
     **dict.fromkeys(
-        ("overlap_pct", "overlap_copies_pct", "instance_ns", "beside_comm_ns"),
+        (
+            *("overlap_pct", "overlap_copies_pct", "instance_ns", "beside_comm_ns"),
+            "operation_instances",
+        ),
         GroupedOverlaps.times,
     ),
     **dict.fromkeys(_QUANTILES, GroupedOverlaps.quantiles),
@@ -79,7 +83,7 @@ _FIGURES: Final[dict[str, Callable[[GroupedOverlaps], dict[str, Values]]]] = {
         ("slowdown_x", "overlap_cost_ns", "pearson_r", "cosine"), GroupedOverlaps.effects
     ),
 }
-_ADDED: Final = ("instance_ns", "beside_comm_ns")
+_ADDED: Final = ("instance_ns", "beside_comm_ns", "operation_instances")
 """Those that are 0 of rows without compute operations."""
 
 
@@ -143,6 +147,10 @@ declare(
     p95_overlap_pct | % | p95 overlap | quantile
         95th percentile of the instances' overlap.
         missing: {_NO_COMPUTE}
+    operation_instances | | op. instances | sum
+        Instances of operations: what an operation computes in one layer, phase and step on one
+        GPU, counted again in each micro-step; in each row that has a part of it.
+        missing: {_UNMEASURED}
     instance_ns | ns | instances' time | sum
         Durations of the instances' own kernels; what runs between two of them is no part of it.
         missing: {_UNMEASURED}

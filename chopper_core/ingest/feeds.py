@@ -33,7 +33,7 @@ _LATE_S: Final = 3.0
 _PROCESSES_S: Final = 2.0
 """Between listings of processes, each of which takes milliseconds per GPU."""
 _TOOL_PROCESSES_S: Final = 5.0
-"""The same of a tool, which starts anew."""
+"""The same of a tool, which restarts."""
 _CELLS: Final = "--format=csv,noheader,nounits"
 _AMD_SIZES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _COMMAND_BYTES: Final = 400

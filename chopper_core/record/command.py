@@ -114,7 +114,8 @@ def record(
     Raises UsageError and DataError before the command is started.
     """
     recording.check()
-    if recording.joins:
+    joins = recording.joins or _is_requeued(os.environ)
+    if joins:
         recording = replace(recording, run=_next_part(recording.run))
     run, passes = recording.run, []
     if recording.counters:
@@ -132,7 +133,7 @@ def record(
     try:
         is_first = _prepare(run, command)
     except (UsageError, DataError) as error:
-        if not recording.joins:
+        if not joins:
             raise
         say(f"nothing is recorded: {error}")
         return run_command(command, os.environ)
@@ -320,6 +321,11 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
     except OSError as error:
         raise DataError(f"{run} can't be written: {error.strerror}") from error
     return True
+
+
+def _is_requeued(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm has started this job before."""
+    return environ.get("SLURM_RESTART_COUNT", "0").strip("0") != ""
 
 
 def _next_part(run: Path) -> Path:

@@ -326,6 +326,9 @@ def elide(text: str, width: int, glyphs: Glyphs) -> str:
         half = (width - len(arrow)) // 2
         before = elide(before, max(half, width - len(arrow) - cell_width(after)), glyphs)
         return before + arrow + elide(after, width - len(arrow) - cell_width(before), glyphs)
+    closed = text.rstrip("> ") if text.endswith((">>", "> >")) else text
+    # Brackets that close one another tell nothing.
+    text = closed if cell_width(closed) > width else text
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
     return first_cells(text, head) + glyphs.ellipsis + first_cells(text, tail, from_end=True)

@@ -1,4 +1,5 @@
-"""Patterns that are compiled when they are first used: a start imports a hundred of them."""
+"""Patterns that are compiled when they are first used: at import they take a
+tenth of the time of `chopper show`."""
 
 from __future__ import annotations
 

@@ -9,10 +9,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of
-from chopper_core.analyses.overlap import _LIKE, Effect, Overlaps, _OfLike, effect, overlaps_in
+from chopper_core.analyses.overlap import (
+    _LIKE,
+    Effect,
+    Overlaps,
+    _OfLike,
+    effect,
+    overlaps_in,
+    overlaps_of,
+)
 from chopper_core.analyses.overlap_columns import GroupedOverlaps, columns_of_effect
 from chopper_core.analyses.rows import LabelledRows, Own
-from chopper_core.columns import METRICS, Values, column, numbered, worded
+from chopper_core.columns import METRICS, Values, numbered, worded
 from chopper_core.columns.derived import reduced, statistic_column
 from chopper_core.columns.labels import LABELS
 from chopper_core.model.charts import Chart, LineChart, Series
@@ -60,9 +68,8 @@ _LEVELS: Final = LEVELS[:-1]
 
 
 _ALONE, _TOGETHER = "compute alone", "with collectives"
-INSTANCES: Final = column("""instances | | instances | sum
-    Instances of operations: what an operation computes in one layer, phase and step on
-    one GPU, counted again in each micro-step.""")
+_INSTANCES: Final = "operation_instances"
+_OF_EACH: Final = ("overlap_pct", "overlap_copies_pct", "instance_ns", "beside_comm_ns")
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -83,7 +90,16 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         raise UsageError(
             f"the view overlap has one instance per {', '.join(_LEVELS)}; it takes no other over="
         )
-    codes, owner = ranked(found.codes(by))
+    totals = _totals(found, view.stat)
+    headline = _overall(found, totals)
+    if by in (*_LEVELS, *run.table.coordinates):
+        codes, owner = ranked(found.codes(by))
+    else:
+        # An instance may have kernels of several rows: each has its part.
+        nodes = run.tree_of(view).split(view.path, (by,))
+        found, place = overlaps_of(run, nodes)
+        rows, owner = ranked(place)
+        codes = nodes.codes(by)[rows]
     count = len(codes)
     labels = run.table.texts_of(by, codes)
     is_whole, counted = by in _LIKE and not dict(view.scope).keys() - {"gpu"}, run.uncounted(view)
@@ -92,14 +108,14 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         return run.memo(("overlap of like instances", gpus, counted), make)
 
     known = effect(found, owner, count, once if is_whole else None)
-    of_rows, totals = GroupedOverlaps(found, owner, count), _totals(found, view.stat)
+    of_rows = GroupedOverlaps(found, owner, count)
     number = counts_of(owner, count)
     figures = _figures(of_rows, view.stat)
     own: Own = [
         *figures[:2],
         *columns_of(columns_of_effect(known), METRICS),
         *columns_of(of_rows.quantiles(), METRICS),
-        (INSTANCES, Values(number)),
+        (METRICS[_INSTANCES], Values(number)),
         *figures[2:],
     ]
 
@@ -115,7 +131,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         opens=opens,
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
-        headline=(_overall(found, totals), *_slowest(by, labels, known, base_of(run, view))),
+        headline=(headline, *_slowest(by, labels, known, base_of(run, view))),
     )
 
 
@@ -131,7 +147,8 @@ def _figures(rows: GroupedOverlaps, stat: str = "") -> Own:
             )
             for metric, values in _of_each(rows.found)
         ]
-    return columns_of(rows.times(), METRICS)
+    figures = rows.times()
+    return columns_of({name: figures[name] for name in _OF_EACH}, METRICS)
 
 
 def _of_each(found: Overlaps) -> Own:

@@ -128,8 +128,9 @@ def _scored(sizes: Attention, ends_together: bool) -> float:
 class OperatorModel:
     """The work of one kind of operator, from the recorded inputs of a call.
 
-    To add one, inherit from it, or from `ProductModel`, and name the class as an entry point of the
-    group `chopper.operators` (docs/plugins.md).
+    To add one, inherit from it, or from `ProductModel`, and put an instance into `MODELS`; in a
+    package of your own name the class as an entry point of the group `chopper.operators`
+    (docs/plugins.md).
     """
 
     names: Sequence[str] = ()

@@ -322,12 +322,13 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
 
 @action(TABLE, "!", title="Notes and sources")
 async def notes(screen: Explorer, _: str) -> None:
-    """Show the notes on this table: what is left out, unknown, or estimated; below them the run's
-    sources: what was read, aligned and labelled."""
+    """Show the notes on this table: what is left out, unknown, or estimated, and a message that had
+    no room; below them the run's sources: what was read, aligned and labelled."""
     from rich.text import Text
 
     width = reading_width(screen)
-    shown = [*screen.frame.notes, *_followed_notes(screen.run)]
+    shown = [*filter(None, [screen.unread]), *screen.frame.notes, *_followed_notes(screen.run)]
+    screen.unread = ""
     parts = ["\n".join(wrapped(note, width)) for note in shown]
     if not isinstance(screen.run, SeveralRuns):
         parts.append(await run_in_thread(_sources_text, screen.run, width))

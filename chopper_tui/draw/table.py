@@ -65,6 +65,8 @@ _LANE_SHARE: Final = 38
 """Percentage of the width that lanes take at least."""
 FIGURES: Final = 5
 """Columns of figures that the table of a place shows before it has bars and sparklines."""
+_WITH_FIGURES: Final = 73
+"""Cells from which it does: in fewer, three and a sparkline tell more."""
 _MIN_COLUMNS: Final = 3
 """The same next to lanes, and in a table that isn't the main one."""
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
@@ -352,7 +354,7 @@ def plan(
         sparks = ()
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
-    is_whole = is_place and not lanes
+    is_whole = is_place and not lanes and width >= _WITH_FIGURES
     least = FIGURES if is_whole else _MIN_COLUMNS
     shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1], least)
     if is_whole and len(shown) < min(least, len(columns)):

@@ -139,6 +139,8 @@ class ScreenParts(SteadyScreen[None]):
         self.joins = False
         """Whether counters and telemetry join the first screen: what they add has its room."""
         self._status_lines = 1
+        self.unread = ""
+        """The last message that had no room."""
         self._holder: Listing | None = None
         """The panel that was given the keys; None: the main one has them."""
 
@@ -347,6 +349,8 @@ class ScreenParts(SteadyScreen[None]):
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next action, over the last line where none is free for it."""
         self.status.put(message=message, is_error=error)
+        if message and self.status.is_cut(self.app.size.width):
+            self.unread = message
         if self._arranged:
             self.status.display = self.has_class("-fits") and (self.has_lines or bool(message))
             self._fit_status()

@@ -31,6 +31,7 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Pane
 
 _MAX_MESSAGE_LINES: Final = 4
+_MORE: Final = " (!)"
 _MAX_OFFERED: Final = 40
 _WIDE: Final = 110
 """Cells from which the base of the figures has room next to the definition of a column."""
@@ -59,6 +60,10 @@ class Status(Pane):
             text += f"  {name}"
         self.put(message="", is_error=False, pointed=text)
 
+    def is_cut(self, width: int) -> bool:
+        """Whether the message has more lines than are shown; the notes have all of it."""
+        return len(wrapped(self.message, max(width - 2, 1))) > _MAX_MESSAGE_LINES
+
     def lines_wanted(self, width: int) -> int:
         return min(max(len(wrapped(self.message, max(width - 2, 1))), 1), _MAX_MESSAGE_LINES)
 
@@ -67,9 +72,9 @@ class Status(Pane):
         if self.message:
             message_lines = wrapped(self.message, max(width - 2, 1))
             if len(message_lines) > height:
-                message_lines[height - 1 :] = [
-                    beginning(" ".join(message_lines[height - 1 :]), width - 2, self.glyphs)
-                ]
+                more, rest = _MORE * self.is_cut(width), " ".join(message_lines[height - 1 :])
+                last = beginning(rest, width - 2 - len(more), self.glyphs) + more
+                message_lines[height - 1 :] = [last]
             ink = "warning" if self.is_error else "strong"
             return [[(f" {cells.pad(line, max(width - 2, 0))} ", ink)] for line in message_lines]
         if self.pointed:

@@ -250,7 +250,9 @@ def test_a_light_window_has_steps_without_modules(tmp_path: Path) -> None:
     assert found.manifest().options["light"]
 
 
-def test_a_job_that_is_queued_again_goes_into_numbered_parts(tmp_path: Path) -> None:
+def test_a_job_that_is_queued_again_goes_into_numbered_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for part in ("", "part2", "part3"):
         found = Recorded(tmp_path, "12", joins=True)
         assert found.code == 0
@@ -263,6 +265,10 @@ def test_a_job_that_is_queued_again_goes_into_numbered_parts(tmp_path: Path) -> 
     assert [Path(each.path).parts[-3] for each in run.sources] == ["part3"]
     assert "part2" in {Path(path).name for path, why in run.skipped if "earlier start" in why}
     assert open_run(str(tmp_path / "run" / "part2")).sources
+    # A job that Slurm starts again does so without being told.
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert Recorded(tmp_path, "12").code == 0 and (tmp_path / "run" / "part4" / "step4").is_dir()
+    monkeypatch.delenv("SLURM_RESTART_COUNT")
     # Training starts, whatever is in the way.
     blocked = tmp_path / "file"
     blocked.write_text("x")

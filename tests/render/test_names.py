@@ -113,6 +113,8 @@ def test_what_tells_names_apart_stays_when_they_are_cut() -> None:
     )
     typed = names(*(LAMBDA.format("log", 2, of) for of in ("float", "double")))
     assert fitting_names(typed, 20, ASCII) == ("vector~float)#1}, …>", "vector~double)#1}, ~")
+    nested = "FmhaBwdKernel<BlockFmhaBwd<Pipeline<Float16, true> > >"
+    assert fitting_names((nested,), 20, UNICODE) == ("FmhaBwdKerne…6, true",)
     assert fitting_names(typed[:1] * 2, 20, UNICODE) == ("vectorized_e…#1}, …>",) * 2
 
 

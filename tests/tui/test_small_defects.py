@@ -52,7 +52,7 @@ def test_counted_tokens_have_no_decimals() -> None:
     frame = query(measured_run(), View(RUN, name="throughput", of="tokens:8192"))
     text = as_text(frame, width=200)
     assert "8192" in text and "8192.0" not in text
-    column = next(each for each in column_texts(frame) if each.metric.name == "tokens")
+    column = next(each for each in column_texts(frame) if each.metric.name == "step_tokens")
     assert column.scale.decimals == 0
 
 
@@ -274,7 +274,7 @@ async def test_a_message_is_gone_with_a_click() -> None:
 
 
 async def test_a_word_in_the_detail_leaves_its_title() -> None:
-    async with explorer((120, 40), demo_run(), View("demo_data/fsdp2", name="overheads")) as at:
+    async with explorer((120, 60), demo_run(), View("demo_data/fsdp2", name="overheads")) as at:
         pane = at.explore.query_one(DetailPane)
         assert pane.detail is not None
         words = [each for group in pane.detail.groups.values() for each in group if each.word]

@@ -206,6 +206,28 @@ def test_words_have_no_statistic(run: Run, name: str) -> None:
     assert {label: median.row(row)[name] for row, label in enumerate(median.labels)} == words
 
 
+@pytest.mark.parametrize("split", ["class", "stream"])
+def test_an_instance_of_several_rows_is_split_in_the_view_too(run: Run, split: str) -> None:
+    """The view has the parts of instances that the column has: their time is that of the rows."""
+    names = ("instance_ns", "beside_comm_ns", "overlap_pct", "operation_instances", "slowdown_x")
+    asked = f"by={split}&base=total&columns={','.join(names)},compute_busy_ns"
+    kernels = query(run, parse(f"R?view=kernels&{asked}"))
+    found = query(run, parse(f"R?view=overlap&by={split}&base=total&columns={','.join(names)}"))
+    rows = {label: kernels.row(number) for number, label in enumerate(kernels.labels)}
+    assert len(found) > 1
+    for number, label in enumerate(found.labels):
+        row = found.row(number)
+        assert row == pytest.approx({name: rows[label][name] for name in names}, nan_ok=True)
+    table, took = run.table, Counter[str]()
+    for own in run.tree_of(found.view).node(()).rows.tolist():
+        label = table.text_of("operation", int(table.operation[own]))
+        if table.kind[own] == Kind.COMPUTE and not label.startswith("FSDP::"):
+            took["all"] += int(table.duration_ns[own])
+    assert sum(found.values["instance_ns"].numbers.tolist()) == took["all"]
+    whole = query(run, parse("R?view=overlap&base=total")).total
+    assert found.total["overlap_pct"] == pytest.approx(whole["overlap_pct"])
+
+
 @pytest.mark.parametrize("level", ["operation", "phase", "layer", "iteration", "gpu"])
 def test_figures_of_overlap_are_columns_of_the_tree(run: Run, level: str) -> None:
     names = (

@@ -26,7 +26,8 @@ from tests.views.conftest import DEMO
 LEVELS = ("gpu", "iteration", "phase", "layer", "operation")
 COLUMNS = (
     "overlap_pct,overlap_copies_pct,slowdown_x,overlap_cost_ns,pearson_r,cosine,"
-    "median_overlap_pct,p5_overlap_pct,p95_overlap_pct,instances,instance_ns,beside_comm_ns"
+    "median_overlap_pct,p5_overlap_pct,p95_overlap_pct,operation_instances,instance_ns,"
+    "beside_comm_ns"
 )
 
 
@@ -137,7 +138,7 @@ def test_each_row_against_a_plain_loop(run: Run, scope: str, by: str) -> None:
     for number, label in enumerate(frame.labels):
         row, own = frame.row(number), expected[label]
         elapsed = sum(one.elapsed for one in own)
-        assert row["instances"] == len(own)
+        assert row["operation_instances"] == len(own)
         assert row["instance_ns"] == elapsed
         assert row["beside_comm_ns"] == sum(one.comm for one in own)
         assert row["overlap_pct"] == pytest.approx(100 * sum(one.comm for one in own) / elapsed)
@@ -284,7 +285,7 @@ def test_a_table_made_by_hand() -> None:
 def test_without_communication_nothing_is_claimed() -> None:
     found = query(run_of([Row(0, 10), Row(20, 10)]), parse(f"R?view=overlap&columns={COLUMNS}"))
     row = found.row(0)
-    assert row["overlap_pct"] == 0 and row["instances"] == 1
+    assert row["overlap_pct"] == 0 and row["operation_instances"] == 1
     assert row["slowdown_x"] is row["pearson_r"] is row["cosine"] is None
     assert found.headline[0] == "no communication overlaps with the operations"
     only = run_of([Row(0, 10, Kind.COMM, operation="all_reduce")])
