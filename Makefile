@@ -51,7 +51,7 @@ test-record: $(VENV)/dev
 
 # Rewrites the generated parts of README and docs, the pictures and the golden screens; read the diff.
 docs: $(VENV)/dev
-	CHOPPER_UPDATE_GOLDENS=1 $(PYTEST) tests/test_readme.py tests/test_llms.py tests/test_house.py tests/tui tests/views/test_findings.py tests/cli/test_errors.py
+	CHOPPER_UPDATE_GOLDENS=1 $(PYTEST) tests/test_readme.py tests/test_llms.py tests/test_house.py tests/tui tests/cli/test_errors.py $$(grep -rl 'wording: Wording' tests --include='test_*.py')
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

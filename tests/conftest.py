@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import json
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -77,6 +80,38 @@ def demo_kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     run = demo_run()
     as_kept(monkeypatch)
     return Path(run.name)
+
+
+def _write_words(path: Path, test: str, said: list[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # other processes run other tests of the module
+        file.seek(0)
+        known = json.loads(file.read() or "{}") | {test: said}
+        file.truncate(0)
+        file.write(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+Wording = Callable[..., None]
+"""Checks the facts that a sentence has, and its words, which a file next to the test has."""
+
+
+@pytest.fixture
+def wording(request: pytest.FixtureRequest) -> Wording:
+    """`wording(sentence, fact, …)`: CHOPPER_UPDATE_GOLDENS=1 writes the words anew, facts stay."""
+    path = request.path.parent / "golden" / f"{request.path.stem}.json"
+    said: list[str] = []
+
+    def check(sentence: str, *facts: str) -> None:
+        for fact in facts:
+            assert fact in sentence
+        said.append(sentence)
+        if os.environ.get("CHOPPER_UPDATE_GOLDENS") == "1":
+            _write_words(path, request.node.name, said)
+        known = json.loads(path.read_text("utf-8"))
+        assert known[request.node.name][len(said) - 1] == sentence
+
+    return check
 
 
 _NUMBERS: Final = count()

@@ -75,11 +75,11 @@ declare(
         Modelled bytes of one call of the row's shape: every tensor that the operator reads or
         writes counts once, at the size of its type.
         missing: {_NO_BYTES}, or has several shapes
-    served_by | | served by
+    served_by | | served by | words
         The kernel that takes most of the row's time, and how many others served its calls.
         missing: the row has no kernel
         source: trace
-    main_operation | | operation
+    main_operation | | operation | words
         The operation that takes most of the row's kernel time, and how many others do.
         missing: no operation is known of the row
         source: trace

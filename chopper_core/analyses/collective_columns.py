@@ -309,7 +309,7 @@ declare(
     p95_transfer_ns | ns | p95 transfer | quantile
         95th percentile of that time.
         missing: {_NONE}
-    last_gpu | | last
+    last_gpu | | last | words
         The GPU that arrives last; of several collectives the one that does so most often.
         missing: {_NONE}
     last_pct | % | last % | ratio of sums

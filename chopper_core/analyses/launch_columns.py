@@ -96,6 +96,7 @@ def least_latency(scope: Scope) -> Values:
     "main cause",
     reduces=Reduces.NONE,
     missing="the row is compute that never had to wait",
+    has_words=True,
 )
 def main_cause(scope: Scope) -> Values:
     """The largest cause of time without compute: host late (idle_host_ns), launch latency

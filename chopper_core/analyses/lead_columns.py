@@ -40,7 +40,7 @@ declare(
         source: {LIT}
     occurrences | | matched kernels | sum
         Kernels of the row that were matched across all GPUs.
-    behind | | straggler
+    behind | | straggler | words
         The GPU that is ahead least: it starts the row's kernels last.
         missing: {_UNMATCHED}, or the row is of one GPU
     ahead_ns | ns | others ahead
@@ -82,7 +82,7 @@ declare(
         Idle time from launch calls on (idle_launch_ns) and, unless activities were lost, before
         those without a launch record, per step, minus the median over the other GPUs.
         missing: {_ONE_GPU}
-    apart_by | | cause
+    apart_by | | cause | words
         Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
         1 % below the others' median, else `kernels`), compute that the others don't have (`work`),
         extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the

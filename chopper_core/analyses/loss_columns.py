@@ -106,7 +106,7 @@ declare(
         elapsed_ns - theoretical_ns: time beyond that of the model's FLOPs at peak.
         missing: the FLOPs of the row's matrix kernels are unknown (record_shapes=True in the
           profiler gives them)
-    largest_loss | | largest loss
+    largest_loss | | largest loss | words
         The largest part of lost_ns.
         missing: the row loses nothing
     mfu_pct | % | MFU % | ratio of sums

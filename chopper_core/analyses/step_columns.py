@@ -228,10 +228,10 @@ declare(
         Tokens per second and GPU: step_tokens / iteration_ns.
         missing: {_PARTLY}; {NO_TOKENS}; or {CUT}
         source: trace or address
-    slowest | | slowest GPU
+    slowest | | slowest GPU | words
         The GPU of the row whose steps take longest.
         missing: the row is of one GPU, or isn't whole steps
-    state | | state
+    state | | state | words
         steady, warm-up: the first of a window, over 1.5 times as long as the others, or cut:
         truncated by the profiling window, or missing on a GPU.
         missing: the row isn't one whole step

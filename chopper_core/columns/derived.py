@@ -55,10 +55,10 @@ class Statistic(Struct, frozen=True, dict=True):
         return {}
 
     def metric(self, metric: Metric) -> Metric:
-        """A metric as this statistic; shares, points in time and identities are unchanged."""
+        """A metric as this statistic; shares, words, moments and identities are unchanged."""
         if metric.name == INSTANCES:
             return replace(metric, compute=self._counts)
-        if metric.reduces in _FIXED or metric.name in (SHARE, KERNEL_SHARE):
+        if metric.has_words or metric.reduces in _FIXED or metric.name in (SHARE, KERNEL_SHARE):
             return metric
         return replace(statistic_column(metric, self.name), compute=partial(self._compute, metric))
 
@@ -75,9 +75,6 @@ class Statistic(Struct, frozen=True, dict=True):
     def _compute(self, metric: Metric, scope: Scope) -> Values:
         groups, node = self.instances(scope.nodes)
         values = metric.compute(replace(scope, nodes=groups))
-        if values.words is not None:
-            # Words have no statistic: the row's own stay.
-            return metric.compute(scope)
         return reduced(self.name, values, node, len(scope.nodes))
 
 

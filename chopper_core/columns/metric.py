@@ -220,6 +220,8 @@ class Metric(Struct, frozen=True):
     missing_because: str = ""
     signed: bool = False
     """Whether it is a difference, which is written with its sign."""
+    has_words: bool = False
+    """Whether it is a word, which has no statistic."""
     theme: Theme = Theme.TIME
     needs_times: bool = True
     """Whether a run that has counters but no times lacks it."""
@@ -255,6 +257,7 @@ def metric(
     theme: Theme = Theme.TIME,
     needs_times: bool = True,
     signed: bool = False,
+    has_words: bool = False,
 ) -> Callable[[Compute], Compute]:
     """Register a function whose docstring is the definition; `missing` is why a node lacks it."""
 
@@ -262,7 +265,7 @@ def metric(
         text = definition or " ".join((compute.__doc__ or "").split())
         register(
             Metric(
-                name, unit, title, reduces, text, compute, source, missing, signed,
+                name, unit, title, reduces, text, compute, source, missing, signed, has_words,
                 theme=theme, needs_times=needs_times,
             )
         )  # fmt: skip
@@ -301,7 +304,8 @@ def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str,
 def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
     """Declare a column that only one kind of frame has.
 
-    The first line is `name | unit | title`, then how it reduces and `signed`, if they apply. The
+    The first line is `name | unit | title`, then how it reduces, `signed` and `words`, if they
+    apply. The
     lines below it are the definition; `missing:` begins why a row can lack it, `source:` where it
     comes from. Raises ValueError for an unknown unit or reduction.
     """
@@ -320,10 +324,11 @@ def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
         unit,
         title,
         parts[""],
-        reduces="".join(flag for flag in flags if flag != "signed"),
+        reduces="".join(flag for flag in flags if flag not in ("signed", "words")),
         source=parts["source"],
         missing_because=parts["missing"],
         signed="signed" in flags,
+        has_words="words" in flags,
     )
 
 
@@ -337,9 +342,10 @@ def computed_column(
     source: str = "trace",
     missing_because: str = "",
     signed: bool = False,
+    has_words: bool = False,
 ) -> Metric:
     """As `column`, of texts that are known only when the frame is made."""
     return Metric(
         name, Unit(unit), title, Reduces(reduces), definition,
-        lambda scope: absent(len(scope.nodes)), source, missing_because, signed,
+        lambda scope: absent(len(scope.nodes)), source, missing_because, signed, has_words,
     )  # fmt: skip

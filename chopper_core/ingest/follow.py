@@ -61,7 +61,7 @@ _REST_S: Final = 3.0
 """Telemetry that hasn't grown for so long is read as a whole with the traces."""
 _LOOKS: Final = 3
 """An ended run is left once so many looks found nothing new."""
-_SHARE: Final = 50
+_SHARE: Final = 200
 """Reading telemetry again as a whole takes at most one part in so many of the time."""
 _PAUSE: Final = 2
 """Between two readings is at least so many times as long as one takes."""

@@ -89,9 +89,9 @@ class ThinnedSamples:
         """The samples since then, and the one before."""
         begins, ends, figures = self._spans
         first = max(int(np.searchsorted(ends, since_ns)) - 1, 0)
-        begins, ends = begins[first:], ends[first:]
-        nexts = np.append(begins[1:], begins[-1:] + self.period_ns)
-        stops = np.minimum(nexts, np.maximum(ends, begins) + _REACH * self.period_ns)
+        begins, ends, period_ns = begins[first:], ends[first:], self.period_ns
+        nexts = np.append(begins[1:], begins[-1:] + period_ns)
+        stops = np.minimum(nexts, np.maximum(ends, begins) + _REACH * period_ns)
         return between(begins, np.maximum(stops, begins), figures[1, first:])
 
 

@@ -56,7 +56,7 @@ VIEWS: Final = {
     "kernels": Tab("3", "by name"),
     "roofline": Tab("3", "shapes"),
     "lost": Tab("3", "lost"),
-    "memchart": Tab("3", "memory chart"),
+    "memchart": Tab("3", "data flow"),
     "losses": Tab("4", "step"),
     "overheads": Tab("4", "compute"),
     "launch": Tab("4", "launch"),

@@ -129,7 +129,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         The largest {name} of a {level_title(by)}.
     max_at | | max at
         The {level_title(by)} with the largest {name}.
-    apart_pct | % | max Δ | signed
+    apart_pct | % | max Δ % | signed
         The row's largest difference: of the GPU's figure from the median of the other GPUs at the
         same place (apart_at), in % of that median.
         missing: {_ALONE}

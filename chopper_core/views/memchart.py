@@ -28,7 +28,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="memchart",
-    title="Kernels · memory chart",
+    title="Kernels · data flow",
     question="How busy are the GPU's units, caches, fabric and memory, and how much flows between?",
     by=("figure",),
     no_statistic="shows the figures of the scope as a whole",
@@ -243,7 +243,7 @@ def _chart(run: Run, numbers: Mapping[str, float | None]) -> MemoryChart:
         paths.append(
             DataPath(places[near], places[far], rates[0], rates[1] if len(rates) > 1 else None)
         )
-    return MemoryChart("memory chart", tuple(units), tuple(paths))
+    return MemoryChart("data flow", tuple(units), tuple(paths))
 
 
 def _headline(numbers: Mapping[str, float | None], known: int, every: int) -> tuple[str, ...]:

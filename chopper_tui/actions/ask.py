@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -66,8 +67,8 @@ _key_of: Final = attrgetter("name", "order", "path", "overrides")
 )
 async def view(screen: Explorer, argument: str) -> None:
     """Go to a place by its digit: Summary, Tree, Timeline, Kernels, Losses, GPUs, Compare; again:
-    its next tab, named in the second line. By name: any tab. 7, 8 and 9 still open power, compare
-    and findings.
+    its next tab, named in the second line, shift+tab the one before. By name (`:cpu`): any tab. 7,
+    8 and 9 still open power, compare and findings.
     """
     tabs = screen.tabs
     if not argument:
@@ -86,9 +87,14 @@ async def view(screen: Explorer, argument: str) -> None:
         await _show_tab(screen, view_named(argument, tabs))
 
 
-@action(ASK, "shift+tab", title="Previous tab")
+def _has_tabs(screen: Explorer) -> bool:
+    tabs, name = screen.tabs, screen.view.name or EXPLORE
+    return name in tabs and len(tabs_at(tabs, tabs[name].place)) > 1
+
+
+@action(ASK, "shift+tab", title="Previous tab", hint="tab before", can=_has_tabs)
 async def previous_tab(screen: Explorer, _: str) -> None:
-    """Go to the tab before this one, of the same place."""
+    """Go to the tab before this one, of the same place; before the first comes the last."""
     tabs, name = screen.tabs, screen.view.name or EXPLORE
     if name not in tabs:
         raise UsageError("this view has no place with tabs")
@@ -96,26 +102,33 @@ async def previous_tab(screen: Explorer, _: str) -> None:
 
 
 async def _turn_tabs(screen: Explorer, place: str, step: int) -> None:
-    """Show a place, or its next tab: one that can't be shown says why and is skipped after that."""
+    """Show a place, or its next tab; those that can't be shown are passed, with the reason."""
     names, current = tabs_at(screen.tabs, place), screen.view.name or EXPLORE
-    last = screen.failed_view if screen.failed_view in names else current
-    if last in names:
-        at = names.index(last)
-        turn = [names[(at + step * by) % len(names)] for by in range(1, len(names))]
+    at = names.index(current) if current in names else -1
+    others = range(1, len(names)) if current in names else range(len(names))
+    turn = [names[(at + step * by) % len(names)] for by in others] if at >= 0 else [*names]
+    passed: list[str] = []
+    for name in turn:
+        if not screen.reason_against(name):
+            await _show_tab(screen, name)
+            if not screen.status.is_error:
+                break
+        passed.append(name)
     else:
-        turn = [*names]
-    able = [name for name in turn if not screen.reason_against(name)]
-    if able and able[0] != current:
-        await _show_tab(screen, able[0])
-        return
-    reasons = [screen.reason_against(name) for name in turn if name != current]
-    screen.failed_view = ""
-    raise UsageError(next(iter(reasons), "this place has no other tab"))
+        reasons = map(screen.reason_against, passed)
+        raise UsageError(next(reasons, "this place has no other tab"))
+    if passed:
+        why = (f"{screen.tabs[each].title}: {_short(screen, each)}" for each in passed)
+        screen.say(f"passed {'; '.join(why)}")
+
+
+def _short(screen: Explorer, name: str) -> str:
+    """Why a tab can't be shown, without what would help."""
+    return re.split(r"[;:,]", screen.reason_against(name))[0]
 
 
 async def _show_tab(screen: Explorer, name: str) -> None:
     """Show a view; one that can't be shown is in brackets from then on."""
-    screen.failed_view = ""
     if name == INFO:
         await notes(screen, "")
     elif name == RUNS and isinstance(screen.home, SeveralRuns) and screen.run is not screen.home:
@@ -370,10 +383,11 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
     if screen.lanes is not None:
         screen.searched = argument
         return find_along_time(screen, 1)
-    return _find(screen, argument)
+    return find_in_run(screen, argument)
 
 
-async def _find(screen: Explorer, argument: str) -> None:
+async def find_in_run(screen: Explorer, argument: str) -> None:
+    """Offer the operations and kernels whose names match, or their places."""
     from chopper_core.views.find import find_everywhere as find_nodes
     from chopper_tui.widgets.dialogs import option_cells
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.columns import METRICS, column_names, metric_named
 from chopper_core.columns.derived import instance_levels, underlying
 from chopper_core.columns.filter import NO_ROW
-from chopper_core.model.phrases import level_title
+from chopper_core.model.phrases import count, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.view import STATISTICS, SUM, as_statistic
@@ -27,10 +28,12 @@ from chopper_core.render.cells import (
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
+from chopper_core.views.find import names_found
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns, splits_of
-from chopper_tui.actions.ask import by, of, reading_width
+from chopper_tui.actions.ask import by, find_in_run, of, reading_width
+from chopper_tui.actions.program import open_command
 from chopper_tui.completions import filter_terms, units_shown
 from chopper_tui.config import CHART_SIZES, save_columns
 from chopper_tui.draw.figures import detail as detail_of
@@ -144,9 +147,14 @@ def _has_rows(screen: Explorer) -> bool:
 
 @action(TABLE, "/", title="Filter", takes="TEXT", hint="filter", while_busy=True, can=_has_rows)
 def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
-    """Show the rows that match, while you type; Enter keeps the filter, Esc restores."""
+    """Show the rows that match, while you type; Enter keeps the filter, Esc restores. Names that
+    are in no row are searched for in the run."""
     if argument:
         return _show_filtered(screen, units_shown(screen.frame)(argument))
+    if not _has_rows(screen):
+        screen.say("no rows to filter here: search the run")
+        open_command(screen, "find ")
+        return None
     before: list[Trail] = []
     text = "" if screen.steps.is_busy else screen.view.filter
     screen.steps.add(lambda: before.append(screen.here))
@@ -159,9 +167,23 @@ async def _show_filtered(screen: Explorer, text: str, label: str | None = None) 
     trail = changed(screen.here, replace(screen.view, filter=text))
     await screen.go((*trail[:-1], replace(trail[-1], label=label or trail[-1].label)))
     screen.table.show_first()
-    if screen.frame.view.filter == text and not len(screen.frame):
+    if _hides_all(screen, text):
         hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))
-        screen.say(next(hints, ""), error=True)
+        more = f"{count(_names_in_run(screen, text), 'name')} of the run: ⏎ shows them; "
+        screen.say(more * (not more.startswith("0")) + next(hints, ""), error=True)
+
+
+def _hides_all(screen: Explorer, text: str) -> bool:
+    return bool(text) and screen.frame.view.filter == text and not len(screen.frame)
+
+
+def _names_in_run(screen: Explorer, text: str) -> int:
+    """How many operations and kernels of the run a text finds, if it is no term of a column."""
+    if isinstance(screen.run, SeveralRuns):
+        return 0
+    with suppress(UsageError):
+        return sum(names_found(screen.run, text))
+    return 0
 
 
 def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
@@ -176,9 +198,14 @@ def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
             await _show_filtered(screen, wanted, before[0][-1].label)
 
     async def finish(text: str) -> None:
-        """Filter by the text; an invalid one stays open for editing."""
+        """Filter by the text; an invalid one stays open for editing, names that are elsewhere in
+        the run are searched for."""
         screen.searched = text if text.strip() else screen.searched
         await follow()
+        if _hides_all(screen, in_units(text)) and _names_in_run(screen, text):
+            await restore()
+            await find_in_run(screen, text)
+            return
         error = screen.status.message if screen.status.is_error else ""
         if error and text != screen.view.filter:
             _ask_filter(screen, text, before)

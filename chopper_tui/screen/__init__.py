@@ -91,8 +91,6 @@ class Explorer(ScreenParts):
         self.searched = ""
         self.left: dict[object, Visit] = {}
         """Views that were left for another view of the same scope, as they were."""
-        self.failed_view = ""
-        """The view that the last digit asked for and that this scope doesn't have."""
         self.lacking: dict[tuple[str, tuple[str, ...], str], str] = {}
         """Run, path and view that were asked for in vain → the reason."""
         self.told_moved: set[str] = set()
@@ -289,7 +287,6 @@ class Explorer(ScreenParts):
 
     def lack(self, name: str) -> None:
         """Remember why a view that was just asked for can't be shown, as the message says."""
-        self.failed_view = name
         self.lacking[self.run.name, self.view.path, name] = self.status.message
         self._show_place(self.frame)
 

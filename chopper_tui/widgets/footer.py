@@ -145,6 +145,7 @@ _PAIRS: Final = {
     "]": "[ ]",
     "}": "{ }",
     "space": "spc",
+    "shift+tab": "⇧tab",
     "+": "+ -",
     "d": "a d",
     "→": "← →",
@@ -162,7 +163,7 @@ def _place(action: Action) -> int:
     if action.id in _LATER:
         return 3
     is_rare = action.group in (TABLE, COMPARE, EXPORT) and action.id not in ("filter", "sort")
-    return 2 if is_rare else int(action.id == "next_pane")
+    return 2 if is_rare else int(action.id in ("next_pane", "previous_tab"))
 
 
 class KeyLine(Pane):

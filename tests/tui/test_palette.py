@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Label, OptionList
 
 from chopper_core.model.view import Baseline
-from chopper_core.views import columns_of_view
+from chopper_core.views import VIEWS, columns_of_view
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -59,7 +59,8 @@ async def test_what_a_run_lacks_is_no_place_and_no_clock(typed: str) -> None:
 
 async def test_a_heading_of_another_place_leads_there() -> None:
     async with explorer((100, 30), measured_run()) as at:
-        for name in ("whatif", "pipeline", "cpu"):
+        own = [name for name in VIEWS if columns_of_view(name)]
+        for name in own[:3]:
             tab, column = at.explore.tabs[name], columns_of_view(name)[0]
             assert f"{tab.name}: {column.title}" in await search(at, column.title)
             await at.press("escape", "escape")
@@ -117,3 +118,16 @@ async def test_other_words_at_the_colon_are_searched_for() -> None:
         await at.press("escape", "escape")
         await at.command("qwertz")
         assert at.app.screen is at.explore and "unknown command 'qwertz'" in at.status
+
+
+async def test_a_filter_that_no_row_matches_searches_the_run() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        # The rows are GPUs.
+        await at.press("/", *"attn")
+        assert at.status.startswith("2 names of the run: ⏎ shows them; no row matches attn")
+        await at.press("enter")
+        assert len(at.app.screen.query_one(OptionList).options) == 2
+        await at.press("escape")
+        assert at.frame.view.filter == "" and len(at.frame) == 4
+        await at.press("/", *"zzz", "enter")
+        assert at.frame.view.filter == "zzz" and "no row matches zzz" in at.status

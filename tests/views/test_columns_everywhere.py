@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from chopper_core.analyses.leads import leads
 from chopper_core.analyses.sample_definitions import DECLARED
 from chopper_core.analyses.step_parts import COMPUTE_PARTS, part_column
-from chopper_core.columns import METRICS
+from chopper_core.columns import METRICS, Reduces
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import AT_PEAK, CALL_SHAPE
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Kind
-from chopper_core.model.view import View
+from chopper_core.model.view import View, complete_order
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.demo import demo_run
@@ -195,15 +195,24 @@ def test_calls_are_columns_of_the_tree(run: Run, order: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["served_by", "main_cause", "last_gpu"])
+@pytest.mark.parametrize("name", [name for name, each in METRICS.items() if each.has_words])
 def test_words_have_no_statistic(run: Run, name: str) -> None:
     plain, median = (
         query(run, parse(f"R?order=operation&columns={name}{stat}"))
         for stat in ("", "&stat=median")
     )
     words = {label: plain.row(row)[name] for row, label in enumerate(plain.labels)}
-    assert any(words.values())
     assert {label: median.row(row)[name] for row, label in enumerate(median.labels)} == words
+    (title,) = (each.title for each in median.columns if each.name == name)
+    assert title == METRICS[name].title
+
+
+def test_every_column_of_words_says_so(run: Run) -> None:
+    found = query(run, View("R", order=complete_order(["iteration"]), columns=tuple(METRICS)))
+    wordy = [each for each in found.columns if found.values[each.name].words is not None]
+    assert len(wordy) > 5
+    for column in wordy:
+        assert column.has_words or column.reduces == Reduces.COMMON, column.name
 
 
 @pytest.mark.parametrize("split", ["class", "stream"])

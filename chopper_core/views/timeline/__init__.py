@@ -57,7 +57,7 @@ OF_LANES: Final = columns(
     """
     lane_ns | ns | busy time | sum
         Time of the window in which anything runs on the lane.
-    lane_pct | % | busy
+    lane_pct | % | busy %
         Share of the window in which anything runs on the lane.
     lane_compute_pct | % | compute
         Share of the window in which compute runs on the lane.
