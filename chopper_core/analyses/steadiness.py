@@ -80,7 +80,7 @@ _OF_KERNELS: Final = column(f"""kernel_spread_pct | % | kernel spread
 _TIME: Final = column(f"""iteration_time_ns | ns | median step
     Median of the GPU's step times {_STEPS}; their mean is the step time of other views.
     missing: no complete step in the scope""")
-_OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread
+_OF_TIMES: Final = column(f"""iteration_spread_pct | % | step spread
     The longest minus the shortest step, in % of the shortest {_STEPS}.
     missing: {_ONE_STEP}""")
 FIGURES: Final = (

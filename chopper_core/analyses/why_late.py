@@ -179,10 +179,11 @@ def more_work_at(stand: RankLeads, late: Straggler) -> MoreWorkAt:
         name_of = table.text_of("operation", int(operations[most, 0]))
         return MoreWorkAt((name_of,), () if len(large) == len(own) else tuple(known))
     by_layer = sums_of(extra, of_layer, len(layers))
-    large = np.flatnonzero(by_layer > _SAME_EXTRA * by_layer.max())
+    # Kernels whose launch records are lost belong to one of the layers.
+    large = np.flatnonzero((by_layer > _SAME_EXTRA * by_layer.max()) & (layers[:, 0] != NO_LABEL))
     numbers = layers[large, 0].tolist()
     is_most = by_layer[large].sum() >= ONE_PLACE_SHARE * whole
-    if not is_most or NO_LABEL in numbers or 2 * len(large) > len(layers):
+    if not is_most or 2 * len(large) > len(layers):
         return MoreWorkAt()
     there = sums_of(extra * isin(of_layer, large), of_operation, len(operations))
     first = [at for at in np.argsort(-there)[:_MAX_OPERATIONS].tolist() if there[at] > 0]
@@ -268,11 +269,11 @@ def layers_slower(stand: RankLeads, late: Straggler) -> str:
     if late.cause not in ("clock", "kernels"):
         return ""
     labels, extra, usual = _extra_by(stand, late, ("layer",))
-    large = np.flatnonzero(extra > _SAME_EXTRA * extra.max())
-    known = [layer for layer in labels[large, 0].tolist() if layer != NO_LABEL]
-    is_few = len(known) == len(large) and 2 * len(large) < len(labels)
+    large = np.flatnonzero((extra > _SAME_EXTRA * extra.max()) & (labels[:, 0] != NO_LABEL))
+    is_few = 2 * len(large) < len(labels)
     if not is_few or not _is_place(float(extra[large].sum()), float(usual[large].sum())):
         return ""
+    known = labels[large, 0].tolist()
     return f" in {by_number('layer', known)}"
 
 

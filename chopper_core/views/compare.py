@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -236,13 +237,14 @@ def candidates(run: Run, view: View) -> ViewResult:
                     name = f"{level_title(level)} {text}"
                     found.append(_Candidate(name, view, there, time_ns, own_ns))
     at = view
-    found += _among_children(run, at)
+    alike = _among_children(run, at)
+    found += alike
     while not found and at.level not in ("operation", "kernel"):
         # Levels whose nodes do different work are passed through the longest.
         children = run.tree_of(at).children(at.path)
         longest = children.labels[int(children.groups.elapsed_ns.argmax())]
         at = replace(at, path=(*at.path, longest))
-        found = _among_children(run, at)
+        found = alike = _among_children(run, at)
     if not found:
         raise NothingToShow(f"nothing in the run is like it, to compare with; {HOW}")
     base_ns, own_ns_of = np.array([(each.base_ns, each.own_ns) for each in found], np.float64).T
@@ -256,8 +258,17 @@ def candidates(run: Run, view: View) -> ViewResult:
         columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns_of - base_ns))),
         opens=opens,
         base=base_of(run, view).applied,
-        headline=(f"no baseline yet: Enter takes a row; {HOW}",),
+        headline=(f"no baseline yet: Enter takes a row; {HOW}", *_why(at.level, alike)),
     )
+
+
+def _why(level: str, alike: Sequence[_Candidate]) -> Iterator[str]:
+    """Why the children of a scope are next to those that they are next to."""
+    title = level_title(level)
+    if alike and level == "iteration":
+        yield f"each {title} next to the one before"
+    elif alike and (path := alike[0].baseline.path):
+        yield f"each {title} next to {title} {path[-1]}, whose time is in the middle"
 
 
 def _time_of(run: Run, view: View) -> float:

@@ -13,7 +13,7 @@ from chopper_core.analyses.rows import Partition
 from chopper_core.columns import Metric, Scope, is_measured, metric_named
 from chopper_core.model.charts import Icicle, IcicleRow
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import count, facts, percent
+from chopper_core.model.phrases import count, facts, level_title, percent
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
@@ -58,7 +58,7 @@ def answer(run: Run, view: View) -> ViewResult:
     first = Partition.of(tree, view, levels[0])
     scaled = 1e6 if figure.unit == "ns" else 1.0
     chart = Icicle(
-        f"time by {', '.join(row.level for row in rows)}; colour {figure.title}",
+        f"time by {', '.join(level_title(row.level) for row in rows)}; colour {figure.title}",
         "ms" if figure.unit == "ns" else str(figure.unit),
         tuple(replace(row, numbers=row.numbers / scaled) for row in rows),
         _opener(view, rows, len(levels)),

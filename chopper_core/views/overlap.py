@@ -25,7 +25,7 @@ from chopper_core.columns.derived import reduced, statistic_column
 from chopper_core.columns.labels import LABELS
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
-from chopper_core.model.phrases import facts, percent
+from chopper_core.model.phrases import facts, level_title, percent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, Kind
@@ -216,7 +216,7 @@ def _slowest(by: str, labels: list[str], known: Effect, base: Base) -> tuple[str
     worst = int(cost.argmax())
     if cost[worst] <= 0:
         return ()
-    prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
+    prefix = "" if by == "operation" else f"{level_title(by)} "
     return (
         facts(
             f"{prefix}{labels[worst]} +{time_text(cost[worst])}{base.words or ' in all'}",

@@ -36,6 +36,7 @@ from chopper_core.model.view import SEPARATOR, Baseline, View, child_of, complet
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, ranked, sums_of
+from chopper_core.util.patterns import late
 from chopper_core.views import WHATIF
 from chopper_core.views.shared.row_questions import ALL_TOGETHER, QUESTION
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -70,6 +71,8 @@ COLUMNS: Final = _DECLARED | {
     each.name: each for each in (SAVING, SAVING_SHARE, METRICS["tokens_per_s"])
 }
 DEFAULTS: Final = ("no stragglers", "no contention", "no host gaps", "comm at peak")
+_ALL_GPUS: Final = DEFAULTS[0]
+_ONE_GPU: Final = late(r"gpu:\d+( \w+)? as peers")
 _MAX_PARTS: Final = 64
 _DOUBTFUL: Final = 0.1
 """The model's error, as a share of the step, that the headline names."""
@@ -242,6 +245,9 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     small = [label for label, each in answers.items() if abs(each.saving_ns) < abs(error)]
     if small:
         notes.append(f"within the model's error: {listed(small, 8)}")
+    alone = [label for label in answers if _ONE_GPU.fullmatch(label)]
+    if _ALL_GPUS in answers and alone:
+        notes.append(f"{_ALL_GPUS}: each GPU as its peers; {listed(alone, 4)}: that one alone")
     if graph.unseen_ns:
         each = graph.unseen_ns / max(len(steady.replays.steps.gpu), 1)
         notes.append(

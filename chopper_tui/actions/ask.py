@@ -102,7 +102,7 @@ async def previous_tab(screen: Explorer, _: str) -> None:
 
 
 async def _turn_tabs(screen: Explorer, place: str, step: int) -> None:
-    """Show a place, or its next tab; those that can't be shown are passed, and why is said."""
+    """Show a place, or its next tab; those that can't be shown are passed, with the reason."""
     names, current = tabs_at(screen.tabs, place), screen.view.name or EXPLORE
     at = names.index(current) if current in names else -1
     others = range(1, len(names)) if current in names else range(len(names))

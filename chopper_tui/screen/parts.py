@@ -30,7 +30,7 @@ from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.draw.table import plan
 from chopper_tui.draw.timeline import bins_of
-from chopper_tui.keymap import Action
+from chopper_tui.keymap import LIVE, Action
 from chopper_tui.screen_data import ScreenData, on_every_gpu
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.textual_internals import SteadyScreen
@@ -588,7 +588,10 @@ class ScreenParts(SteadyScreen[None]):
         wanted = max(wanted, _JOINED * self.joins)
         picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
         cards, body = self._cards_room(body, frame), body - picture
-        rows, most = len(self.frame) + 1 + frame, cards.most or _MIN_SPARE
+        # Of GPUs without a figure, the names alone tell nothing.
+        values = (self.frame.values[each.name] for each in self.frame.columns)
+        is_told = self.view.name != LIVE or any(each.present().any() for each in values)
+        rows, most = (len(self.frame) + 1 + frame) * is_told, cards.most or _MIN_SPARE
         table = min(rows, max(body // 2, body - most))
         below = body - table
         # Where little stands out and no curve is next to it, the row's detail has the lines.

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
 from tests.programs.bench.causes import findings_of
 from tests.programs.bench.causes_in_files import FILES, STALLS, with_stall
+from tests.programs.bench.causes_in_more_files import measure_in_more, measure_late_rank
 from tests.support import details
 
 Open = Callable[[str], Run]
@@ -115,6 +117,21 @@ def test_waits_in_the_queue_are_a_finding_where_they_are_most_of_the_step(opened
     assert row["saving_ns"] is None and row["group"] == "not known"
 
 
+def test_a_wait_whose_reason_the_trace_lacks_claims_no_saving(opened: Open) -> None:
+    """The view of launches names the call that blocks, and the replay saves 32 ms in all."""
+    run = opened("mi300x_sglang_prefill.json.gz")
+    frame = query(run, parse("R?view=findings"))
+    rows = [frame.row(row) for row in range(len(frame))]
+    (blocked,) = (row for row in rows if row["rule"] == "queue-bound")
+    launch = query(run, parse("R?view=launch&by=host&base=total"))
+    assert launch.labels[0] in blocked["detail"] and "(hipMemcpyWithStream)" in launch.labels[0]
+    assert blocked["cost_ns"] == pytest.approx(493.2e6, rel=1e-3)
+    assert blocked["saving_ns"] is None and blocked["group"] == "not known"
+    together = OpenRun(run).what_if().values["saving_ns"].at(-1)
+    assert together == pytest.approx(32.0e6, rel=0.01)
+    assert sum(row["saving_ns"] or 0.0 for row in rows) <= together
+
+
 def test_the_slow_stage_of_a_public_schedule_comes_first(opened: Callable[[str], Run]) -> None:
     """Stage 3 is worth 402 ms, as Lin et al. published; no finding is worth more."""
     frame = query(opened("straggler_whatif/trace-ST.parquet"), parse("R?view=findings"))
@@ -155,3 +172,16 @@ def test_a_stall_of_all_hosts_is_named_and_sized_beside_what_the_run_loses(
     (data,) = (each for each in found if each.title.startswith("Data loading"))
     assert data.saving_ns == pytest.approx(8e6, rel=0.1)
     assert data.saving_ns <= (found[0].saving_ns or 0.0)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("what", ["a slow operation in a layer of qwen", "a slow layer of sglang"])
+def test_a_slow_layer_of_a_real_file_is_named_and_sized(realdata: Path, what: str) -> None:
+    found = measure_in_more(realdata, what)
+    assert found.named is found.found[0] and found.ratio == pytest.approx(1.0, rel=0.25)
+
+
+@pytest.mark.sweep
+def test_data_that_the_last_rank_waits_for_is_named_next_to_its_slow_host(realdata: Path) -> None:
+    found = measure_late_rank(realdata, "data late on the last rank of ddp4")
+    assert found.named is not None and found.ratio == pytest.approx(1.0, rel=0.25)

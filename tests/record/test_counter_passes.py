@@ -22,6 +22,7 @@ from chopper_core.record import manifest
 from chopper_core.record.command import RecordOptions, record
 from chopper_core.record.counters import SETS, accepted, check_tool, planned, run_passes
 from chopper_core.util.errors import DataError, UsageError
+from chopper_tui.cli import main
 
 SLOTS = {"SQ": 8, "TCC": 4, "TCP": 4, "GRBM": 2, "TA": 2}
 """Of MI300X, by AMD's rocprof-compute."""
@@ -100,6 +101,24 @@ def test_what_the_gpu_refuses_is_halved_or_left_out(monkeypatch: pytest.MonkeyPa
 def test_a_directory_in_which_the_tool_reads_a_variable() -> None:
     with pytest.raises(UsageError, match="takes %…% in the name of a directory for a variable"):
         check_tool(Path("a%pid%"))
+
+
+@pytest.mark.parametrize("form", ["rocpd", "csv"])
+def test_check_prints_the_passes_that_would_run(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """rocprofv3 of ROCm 7 and later writes rocpd, that of ROCm 6 knows no such format."""
+    tool = tmp_path / "bin" / "rocprofv3"
+    if form == "csv":
+        tool.write_text(tool.read_text().replace("{csv,rocpd}", "{csv,json}"))
+    words = ["--check", "-o", str(tmp_path / "run"), "--counters", "SQ_WAVES,MfmaUtil"]
+    assert main(["record", *words, "--", "torchrun", "train.py", "a b"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pass ")]
+    assert len(lines) == 2 and not (tmp_path / "run").exists()
+    for number, (counter, line) in enumerate(zip(["SQ_WAVES", "MfmaUtil"], lines, strict=True), 1):
+        assert line.startswith(f"pass {number}  rocprofv3 --pmc {counter} --kernel-trace")
+        assert f"-f {form} " in line and line.endswith("-- torchrun train.py 'a b'")
+        assert f"-d RUN/counters/pass_{number} " in line
 
 
 def test_without_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

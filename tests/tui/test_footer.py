@@ -14,7 +14,7 @@ from chopper_tui.history import Trail
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import KeyLine, Prompt
-from tests.tui.explorer import Driven, explorer, measured_run
+from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 from tests.tui.test_runs_screen import set_of_runs
 
 OTHER_WAY = {"left": "right", "]": "[", "}": "{", ".": ",", "down": "up"}
@@ -162,6 +162,17 @@ async def test_each_key_of_the_footer_does_what_it_says_in_a_table_of_runs() -> 
             if action_id not in LEFT_OUT:
                 await at.explore.go(start)
                 at.explore.marks = ()
+                await does_something(at, action_id, key)
+
+
+async def test_live_without_a_figure_of_a_gpu_is_its_steps_and_findings() -> None:
+    """The names of GPUs alone are no table; the keys are for what is there."""
+    async with explorer((80, 24), sample_run(), View("sample.json", name="live")) as at:
+        assert not at.explore.table.size.height and "step ms" in at.text(), at.text()
+        start = at.explore.here
+        for action_id, key in keys_shown(at).items():
+            if action_id not in LEFT_OUT:
+                await at.explore.go(start)
                 await does_something(at, action_id, key)
 
 

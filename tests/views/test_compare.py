@@ -184,9 +184,13 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
     order = sorted(range(3), key=lambda row: times.row(row)["elapsed_ns"] or 0)
     middle = order[1]
     others = [f"GPU {row} vs GPU {middle}" for row in range(3) if row != middle]
-    assert frame("R?view=compare").labels == ["other", "longer", *others]
+    whole = frame("R?view=compare")
+    assert whole.labels == ["other", "longer", *others]
+    why = f"each GPU next to GPU {middle}, whose time is in the middle"
+    assert whole.headline[1:] == (why,) and compared.headline[1:] != (why,)
     last = frame("R:gpu=1?view=compare")
     assert last.labels[-1] == "step 11 vs step 10"
+    assert last.headline[1:] == ("each step next to the one before",)
     inside = query(RUN, parse(last.addresses(len(last) - 1)))
     assert inside.view.path == ("1", "11")
     assert inside.total["elapsed_ns_delta"] == last.row(len(last) - 1)["scope_ns_delta"]
@@ -235,7 +239,7 @@ async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1",))) as at:
         await at.press("8")
         assert at.frame.level == "baseline" and "b on a row" in at.text()
-        assert at.label == "gpu=0"
+        assert at.label == "GPU 0"
         await at.press("enter")
         assert at.frame.view.baseline == Baseline("", ("0",)) and at.frame.level == "operation"
         assert at.frame.sort == "-elapsed_ns_delta"

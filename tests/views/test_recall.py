@@ -162,9 +162,12 @@ def test_an_answer_is_the_step_of_the_run_that_it_asks_for(title: str) -> None:
 
 @pytest.mark.few(1)
 def test_what_more_work_takes_longer_is_a_part_of_it() -> None:
-    """Small kernels of the same layers, whose size no trace tells, are no second cause."""
-    found = bench.measure("experts of one GPU with more tokens", 921, 0.04, "annotated").found
-    assert [each.rule for each in found if not each.is_part] == ["straggler"]
+    """Small kernels of the same layers, whose size no trace tells, are no second cause; and kernels
+    that lost their layer with their launch record don't hide the layers."""
+    name = "experts of one GPU with more tokens"
+    found = bench.measure(name, 4740, 0.04, "annotated", is_rough=True)
+    assert found.level == 3, found.found
+    assert [each.rule for each in found.found if not each.is_part] == ["straggler"]
 
 
 @pytest.mark.few(1)

@@ -157,7 +157,8 @@ class TelemetryTable(Struct, frozen=True):
     marks: frozenset[str] = frozenset()
     """Headings that only this format has; one of them is needed. () for any of its columns."""
     gpu_of: GpuOf | None = None
-    """Finds the GPU of a row; by default its number below `gpu`."""
+    """From the cells of a row to the name that the file has for its GPU, such as `card0`; by
+    default the number below `gpu`. Ingest matches names with the GPUs of the run."""
     ignored: Sequence[str] = ()
     """Headings of columns in an unknown unit."""
     split: Split = csv_line

@@ -237,8 +237,8 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
     cost = ""
     if caused and caused > 0 and exposed is not None:
         cost = (
-            f"{time_text(base.each(caused))} waits for it{base.words}, "
-            f"{time_text(base.each(exposed))} exposed"
+            f"the others wait {time_text(base.each(caused))} for it{base.words}, "
+            f"{time_text(base.each(exposed))} of that exposed"
         )
     also = (
         f"GPU {stand.gpus[other.place]}{recurrence(other.when, stand.iterations)} "

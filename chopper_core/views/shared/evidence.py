@@ -213,7 +213,7 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
         typical = min(peers, key=lambda each: abs(work_ns[ranks.gpus.index(each)] - usual_ns))
         text = (
             f"its kernels take {100.0 * longer_ns / usual_ns:.1f} % longer, {time(longer_ns)} per "
-            f"step beyond the median of {others(len(peers) - 1)}"
+            f"step beyond the median of {others(len(peers) - 1)}; GPU {typical} is nearest to it"
         )
         baseline = Baseline("", (str(typical),))
         of_gpu = replace(root, path=(str(gpu),), name="compare", baseline=baseline)
