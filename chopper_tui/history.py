@@ -105,7 +105,14 @@ def parent_of(trail: Trail) -> Trail:
 
 
 def changed(trail: Trail, view: View) -> Trail:
-    """The same place with another sort, filter or order; the cursor stays on its row."""
+    """The same place with another sort, filter or order; the cursor stays on its row.
+
+    Rows of another level are other rows: layer 12 isn't step 12.
+    """
+    before = trail[-1].view
+    is_split = before.name == view.name and before.by != view.by
+    if is_split or (not before.name and not view.name and before.level != view.level):
+        return (*trail[:-1], Visit(view))
     return (*trail[:-1], replace(trail[-1], view=view))
 
 

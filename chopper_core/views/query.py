@@ -122,27 +122,15 @@ def check_fits(run: Run, view: View, spec: ViewSpec) -> None:
     """Raises NothingToShow or UsageError where a view has no answer for a run."""
     is_of_memory = run.is_snapshot and spec.takes_snapshots
     if run.is_logged_only and not (spec.takes_logs or is_of_memory):
-        able = ", ".join(each.name for each in view_specs() if each.takes_logs)
-        raise NothingToShow(
-            f"the view {spec.name} needs a trace, and this run has a trainer's log alone, which "
-            f"{able} show"
-        )
+        raise NothingToShow(f"{spec.title} needs a trace, and this run has a trainer's log alone")
     if run.is_snapshot and not (is_of_memory or run.is_logged_only):
-        able = ", ".join(each.name for each in view_specs() if each.takes_snapshots)
-        raise NothingToShow(
-            f"the view {spec.name} needs a trace, and this run has memory snapshots alone, which "
-            f"{able} show"
-        )
+        raise NothingToShow(f"{spec.title} needs a trace, and this run has memory snapshots alone")
     if run.is_sampled_only and not (spec.takes_samples or is_of_memory):
-        able = ", ".join(each.name for each in view_specs() if each.takes_samples)
-        raise NothingToShow(
-            f"the view {spec.name} needs a trace, and this run has telemetry alone, which {able} "
-            "show"
-        )
+        raise NothingToShow(f"{spec.title} needs a trace, and this run has telemetry alone")
     if not (run.table.has_times or run.is_sampled_only):
-        raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
+        raise NothingToShow(f"{spec.title} needs times: {NO_TIMES}")
     if spec.needs_starts and run.is_reconstructed:
-        raise NothingToShow(f"the view {spec.name} needs measured start times: {NO_STARTS}")
+        raise NothingToShow(f"{spec.title} needs measured start times: {NO_STARTS}")
     splits = splits_of(run, spec)
     if view.by and view.by not in splits and not (spec.any_split and is_split(view.by)):
         choices = f"takes by={', '.join(splits)}" if splits else "takes no by="

@@ -16,7 +16,15 @@ from chopper_core.model import address
 from chopper_core.model.glossary import OPERATIONS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
-from chopper_core.model.view import Baseline, View, at_level, child_of, with_view
+from chopper_core.model.view import (
+    ALL_TIME,
+    Baseline,
+    View,
+    at_level,
+    child_of,
+    parse_time,
+    with_view,
+)
 from chopper_core.render.cells import crumb
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
@@ -52,7 +60,7 @@ _BETWEEN: Final = late(r"[:=/,›]+|(?<=[a-z])(?=\d)")
 _AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and)\s+")
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _CLOCK: Final = late(rf"({_NUMBER})\s*([mg]hz)?")
-_TIME: Final = late(rf"({_NUMBER})\s*(ns|us|µs|ms|s)")
+_TIME: Final = late(rf"(?:([a-z].*?)\s+(?:at\s+)?)?({_NUMBER})\s*(ns|us|µs|ms|s)")
 _CLOCKS_MHZ: Final = (300, 5000)
 """Clocks of GPUs: other numbers without a unit are none."""
 _MOST_NAMES: Final = 200_000
@@ -63,7 +71,7 @@ _MOST_NAMES: Final = 200_000
 def palette(screen: Explorer, typed: str) -> None:
     """Search everything by name: places, actions, figures and their columns, signals, recent
     places; operations, kernels and classes of the run; what is typed as a place (`step 11`,
-    `gpu 5 layer 3`, `gpu 5 vs 3`), a time (`1100 ms`) or a clock (`1900 MHz`).
+    `gpu 5 layer 3`, `gpu 5 vs 3`), a time (`1100 ms`, `gpu 5 at 1100 ms`) or a clock (`1900 MHz`).
     """
     from chopper_tui.widgets.dialogs import Search
 
@@ -146,7 +154,7 @@ def spoken(screen: Explorer, text: str) -> list[Offer]:
     """What a text says that is in no list: places of the tree, a time, a clock."""
     if not text or isinstance(screen.run, SeveralRuns):
         return []
-    return [*_places(screen, text), *_times(text), *_clocks(text)]
+    return [*_places(screen, text), *_times(screen, text), *_clocks(text)]
 
 
 def _places(screen: Explorer, text: str) -> Iterator[Offer]:
@@ -216,11 +224,23 @@ def _at(view: View, steps: Steps) -> View:
     return place
 
 
-def _times(text: str) -> Iterator[Offer]:
-    if found := _TIME.fullmatch(text):
-        number, unit = found[1].replace(",", ""), found[2].replace("µ", "u")
-        why = "The cursor of the timeline goes there: what runs, and what waits in the queue."
-        yield f"Timeline at {found[1]} {found[2]}", why, "at", f"{number}{unit}"
+def _times(screen: Explorer, text: str) -> Iterator[Offer]:
+    """The timeline at a time: `1100 ms`, or of a place as `gpu 5 at 1100 ms`."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return
+    where, number, unit = found.groups()
+    steps = _steps(where or "", _labels(screen.run))
+    if where and not steps:
+        return
+    time = f"{number.replace(',', '')}{unit.replace('µ', 'u')}"
+    why = "The cursor of the timeline goes there: what runs, and what waits in the queue."
+    if not steps:
+        yield f"Timeline at {number} {unit}", why, "at", time
+        return
+    window = replace(ALL_TIME, at_ns=parse_time("at", time))
+    view = replace(with_view(_at(screen.view, steps), "timeline"), window=window)
+    yield _going(f"Timeline of {_crumbs(steps)} at {number} {unit}", why, view)
 
 
 def _clocks(text: str) -> Iterator[Offer]:

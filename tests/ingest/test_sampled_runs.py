@@ -110,10 +110,10 @@ def test_every_view_of_samples_prints(reference: Run) -> None:
         found = frame(reference, name)
         assert len(found) == (1 if name == "findings" else 32)
         text = as_text(found)
-        assert "note: the view" not in text
+        assert "note: the view" not in text and "note: Losses" not in text
         assert json.loads(as_json(found))["rows"]
     assert "32 GPUs" in frame(reference, "overview").headline[0]
-    assert frame(reference, "comms").notes[0].startswith("the view comms needs a trace")
+    assert frame(reference, "comms").notes[0].startswith("Losses · communication needs a trace")
     assert info_text(reference).startswith("run ")
     assert frame(reference, "power", path=("3",)).notes[0].startswith("without a trace this view")
     with pytest.raises(NoSuchNode):

@@ -21,7 +21,7 @@ from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.charts import LineChart
+from chopper_core.model.charts import StepBars
 from chopper_core.model.run import Run
 from chopper_core.model.training import TrainedSteps
 from chopper_core.store.reader import read_store
@@ -369,8 +369,8 @@ def test_live_shows_the_steps_of_a_log(tmp_path: Path) -> None:
         follower._read_run(lambda *_: None)
         follower.tail()
         (chart, *_) = query(follower.run, parse("R?view=live")).charts
-        assert isinstance(chart, LineChart) and chart.x[0][-1] == 40
-        assert chart.series[0].numbers[-1] == 3000.0
+        assert isinstance(chart, StepBars) and chart.steps[-1] == 40
+        assert chart.numbers[-1] == 3000.0
         assert any("step 40 took 3000 ms" in each.text for each in follower.recent.events)
         follower.recent.has_ended = True
         follower.every_s = 0.01
@@ -398,7 +398,7 @@ def test_facts_of_a_log_in_info(tmp_path: Path) -> None:
     [
         ("training&by=rank", "the log names no ranks: its lines are about the whole job"),
         ("training&by=stage", "the log times no stages of a step, such as forward"),
-        ("kernels", "the view kernels needs a trace, and this run has a trainer's log alone"),
+        ("kernels", "Kernels · by name needs a trace, and this run has a trainer's log alone"),
     ],
 )
 def test_what_a_log_has_no_answer_to(tmp_path: Path, view: str, said: str) -> None:

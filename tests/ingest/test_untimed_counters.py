@@ -83,7 +83,7 @@ def test_every_figure_of_time_is_missing(run: Run) -> None:
 
 
 def test_other_questions_are_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="the view kernels needs times: the counter run has no"):
+    with pytest.raises(UsageError, match="Kernels · by name needs times: the counter run has no"):
         query(run, parse("R?view=kernels"))
 
 

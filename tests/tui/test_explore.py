@@ -618,3 +618,15 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
         assert "no statistic applies" in at.status and at.frame.view.stat == "median"
         await at.command("stat sum")
         assert at.status == "figures are sums" and at.frame.address == "sample.json?view=ranks"
+
+
+async def test_the_cursor_follows_no_row_of_another_level() -> None:
+    """The cursor on GPU 3 was on layer 3 once the scope was split by layer."""
+    async with explorer(view=View("sample.json")) as at:
+        await at.press("j", "j")
+        assert at.label == "2"
+        await at.command("pivot layer")
+        assert "2" in at.frame.labels and at.explore.table.cursor == 0
+        await at.press("escape", "3", "j", "j")
+        await at.command("by class")
+        assert at.frame.view.by == "class" and at.explore.table.cursor == 0

@@ -32,6 +32,7 @@ async def search(at: Driven, text: str) -> list[str]:
         ("1,900 MHz", "What if the clock were 1,900 MHz"),
         ("1.9 ghz", "What if the clock were 1,900 MHz"),
         ("1.5 ms", "Timeline at 1.5 ms"),
+        ("gpu 3 at 1.5 ms", "Timeline of GPU 3 at 1.5 ms"),
         ("step 11", "Go to step 11"),
         ("Iteration=11", "Go to step 11"),
         ("gpu 2 layer 3", "Go to GPU 2, L3"),
@@ -100,6 +101,11 @@ async def test_entries_lead_where_they_say() -> None:
         await search(at, "1.5 ms")
         await at.press("enter")
         assert at.explore.lanes is not None and at.explore.lanes.seen.at_ns == 1_500_000
+        await at.press("0")
+        await search(at, "gpu 3 at 2 ms")
+        await at.press("enter")
+        assert dict(at.frame.view.scope)["gpu"] == "3" and at.explore.lanes is not None
+        assert at.explore.lanes.seen.at_ns == 2_000_000
         await search(at, "1650 mhz")
         await at.press("enter")
         assert (at.frame.view.name, at.frame.view.of) == ("whatif", "clock=1650")

@@ -298,7 +298,7 @@ def test_a_row_leads_to_its_longest_gap_in_the_timeline(run: Run) -> None:
     view = parse("R:gpu=2?view=launch&by=host&cut=1")
     result = answer(run, view)
     host = run.side(HostTime)
-    for row in range(min(len(result.labels), 8)):
+    for row in range(min(len(result.rows.labels), 8)):
         there = result.opens(row)
         assert there.name == "timeline" and there.path == ("2",) and there.window.at_ns
         at = there.window.at_ns + run.origin_ns

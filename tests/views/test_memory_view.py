@@ -88,7 +88,7 @@ def test_held_bytes_add_up_to_the_peak_of_every_scope(by: str) -> None:
             assert frame.values[name].numbers.sum() == frame.total[name]
         assert frame.total["alloc_bytes"] == tree.total["alloc_bytes"]
         result = answer(run, frame.view)
-        for row in range(len(result.labels)):
+        for row in range(len(result.rows.labels)):
             query(run, result.opens(row))
 
 

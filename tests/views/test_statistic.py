@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses.rows import Partition
 from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.columns.derived import reduced
 from chopper_core.model.address import parse, render
@@ -169,9 +170,9 @@ def test_registered_figures_of_a_view_are_those_of_the_rows_activities(
             found = answer(run, view)
         except UsageError:
             continue
-        if found.nodes is None:
+        if not isinstance(found.rows, Partition):
             continue
-        scope = Scope.of(run, found.nodes, run.tree().node(()))
+        scope = Scope.of(run, found.rows.nodes, run.tree().node(()))
         for metric, values in found.columns:
             if METRICS.get(metric.name) is metric:
                 computed = metric.compute(scope)
