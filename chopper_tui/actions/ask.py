@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.columns import METRICS
 from chopper_core.model import address
-from chopper_core.model.phrases import count
+from chopper_core.model.phrases import count, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View, with_view
 from chopper_core.render.cells import (
@@ -161,7 +161,7 @@ async def by(screen: Explorer, argument: str) -> None:
         kept = runs_filter(screen.view)
         await screen.change(replace(screen.view, by=argument, filter=kept, sort="", columns=()))
         return
-    options = [(choice, choice, "") for choice in choices]
+    options = [(choice, level_title(choice), "") for choice in choices]
     chosen = screen.view.by or screen.frame.by or choices[0]
     screen.choose("Split the view by", options, chosen, lambda choice: by(screen, choice))
 

@@ -137,3 +137,11 @@ async def test_a_filter_that_no_row_matches_searches_the_run() -> None:
         assert at.frame.view.filter == "" and len(at.frame) == 4
         await at.press("/", *"zzz", "enter")
         assert at.frame.view.filter == "zzz" and "no row matches zzz" in at.status
+
+
+async def test_splits_are_offered_by_their_names_on_the_screen() -> None:
+    async with explorer((100, 40), measured_run()) as at:
+        await at.command("view launch")
+        await at.press("p")
+        titles = found(at)
+        assert {"step", "GPU"} <= {*titles} and "iteration" not in titles
