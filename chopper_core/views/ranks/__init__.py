@@ -238,7 +238,7 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
     if caused and caused > 0 and exposed is not None:
         cost = (
             f"the others wait {time_text(base.each(caused))} for it{base.words}, "
-            f"{time_text(base.each(exposed))} of that exposed"
+            f"{time_text(base.each(exposed))} exposed"
         )
     also = (
         f"GPU {stand.gpus[other.place]}{recurrence(other.when, stand.iterations)} "
