@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -118,13 +117,12 @@ async def _turn_tabs(screen: Explorer, place: str, step: int) -> None:
         reasons = map(screen.reason_against, passed)
         raise UsageError(next(reasons, "this place has no other tab"))
     if passed:
-        why = (f"{screen.tabs[each].title}: {_short(screen, each)}" for each in passed)
+        reasons = map(screen.reason_against, passed)
+        # Of several there is room for the reasons, not for what would help.
+        shown = (each if len(passed) == 1 else each.partition(";")[0] for each in reasons)
+        titles = (screen.tabs[each].title for each in passed)
+        why = (f"{title}: {reason}" for title, reason in zip(titles, shown, strict=True))
         screen.say(f"passed {'; '.join(why)}")
-
-
-def _short(screen: Explorer, name: str) -> str:
-    """Why a tab can't be shown, without what would help."""
-    return re.split(r"[;:,]", screen.reason_against(name))[0]
 
 
 async def _show_tab(screen: Explorer, name: str) -> None:
