@@ -226,7 +226,7 @@ def test_the_slow_gpu_is_named_with_its_cause(run: Run) -> None:
     waits, cause = second.split(" · ")
     assert first.startswith("straggler GPU 5 lags ") and " since forward layer " in first
     each = rows[slow]["caused_ns"] / 1e6
-    assert f"the others wait {each:.4g} ms for it per step and GPU" in waits
+    assert f"the others wait {each:.4g} ms per step and GPU" in waits
     assert cause.startswith("hardware-bound: ") and "(1,576 vs 1,680 MHz)" in cause
     assert "°C" in cause
     lines, heat = found.charts

@@ -237,7 +237,7 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
     cost = ""
     if caused and caused > 0 and exposed is not None:
         cost = (
-            f"the others wait {time_text(base.each(caused))} for it{base.words}, "
+            f"the others wait {time_text(base.each(caused))}{base.words}, "
             f"{time_text(base.each(exposed))} exposed"
         )
     also = (
