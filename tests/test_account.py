@@ -264,6 +264,8 @@ def place_of(quantity: Quantity, text: str) -> Place:
     if quantity.name == "token time":
         return total(f"view={view}&by=part&columns={what}", what, scale, None)
     asked = f"columns={what}" if view == "tree" else f"view={view}&columns={what}"
+    if view == "overview":
+        asked = f"view={view}"  # Within a phase its table is of kernels, not of steps.
     return total(asked, what, scale, OF_GPUS.get(quantity.name))
 
 

@@ -80,7 +80,11 @@ def answer(run: Run, view: View) -> ViewResult:
     steps = step_parts_of(run, view, int(given) if given else None)
     by_part = by == "part"
     labels, own, whole = _by_part(steps, view.stat) if by_part else _by_step(run, steps, view, by)
-    if whole and not by_part and not _deeper(view):
+    if _deeper(view):
+        # Of the whole step, where a column of that name is of the scope's part of it.
+        own, whole = ([each for each in found if each[0] not in PART_COLUMNS]
+                      for found in (own, whole))  # fmt: skip
+    elif whole and not by_part:
         scope = Scope.of(run, run.tree_of(view).node(view.path))
         whole += [(METRICS[name], METRICS[name].compute(scope)) for name in _OF_SEVERAL]
     return table_view(
