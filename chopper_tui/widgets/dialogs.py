@@ -205,7 +205,7 @@ class Chooser(Sought[Any]):
     def _line(self, place: int) -> Text:
         _, title, why = self._shown[place]
         if why:
-            return _option(title.ljust(self._widest + 2), why, self._cells)
+            return _option(f"{title:<{self._widest}}  ", why, self._cells)
         # A sentence, wrapped and set in below its first word.
         margin = " " * (len(title) - len(title.lstrip("→> ")))
         lines = textwrap.wrap(title, max(self._cells, 1), subsequent_indent=margin)

@@ -484,12 +484,12 @@ async def test_the_palette_has_views_themes_columns_signals_and_recent_addresses
         for typed, title in (
             ("light", "Theme: light"),
             ("l: pow", "Signal: power"),
-            ("w: ran", "View: Ranks"),
+            ("gpus · ranks", "5  GPUs · ranks"),
         ):
             await at.press("ctrl+p", *typed)
             assert title in at.text()
             await at.press("escape", "escape")
-        await at.press("ctrl+p", *"w: ran", "enter")
+        await at.press("ctrl+p", *"ranks", "enter")
         assert at.frame.view.name == "ranks"
         await at.press("ctrl+p", *"recent", "down", "enter")
         assert at.frame.view == View("sample.json")

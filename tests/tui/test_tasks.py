@@ -181,7 +181,7 @@ TASKS = (
     Task(
         "Which kernel costs most, and in which layer?",
         ("3", "enter", "5", "5", "5"),
-        4,
+        5,
         costliest_kernel,
         "kernels, then the heat map of the first one",
     ),
@@ -210,7 +210,7 @@ TASKS = (
     ),
     Task(
         "Which operations wait for communication?",
-        ("4", "4", "4", "4", "p", "down", "enter"),
+        ("4", "shift+tab", "shift+tab", "p", "down", "enter"),
         6,
         waiting_operations,
         "comms by the operation that follows",

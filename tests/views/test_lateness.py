@@ -390,4 +390,4 @@ def test_where_a_gpu_is_slower_is_of_the_iterations_in_which_it_is() -> None:
         ),
     )
     (said,) = findings(run)
-    assert f"{100 * 20 / 22:.1f} % of that in op1 in backward in steps 2 and 3" in said
+    assert f"{100 * 20 / 22:.1f} % of that in op1 in backward, layer 1 in steps 2 and 3" in said
