@@ -36,8 +36,8 @@ PER_STEP = {
     (name, by)
     for name, by in SPLITS
     if name in ("findings", "overview", "pipeline", "throughput", "whatif")
-} - {("overview", "operation")}
-"""Views that are per step and GPU whatever is asked for."""
+} - {("overview", "operation")} | {("comms", "collective")}
+"""Views whose base is the same whatever is asked for: per step and GPU, or of one collective."""
 
 
 def truncated_run() -> Run:
