@@ -106,7 +106,7 @@ def all_rows(runs: RunSet) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    assert main([*arguments, "--format", "json"]) == 0
+    assert main([*arguments, "--format", "json", "--limit", "200"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
 
