@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.view import View
 from chopper_core.render.cells import crumb
-from chopper_core.util.errors import UsageError
 from chopper_core.util.progress import stop_unwanted
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.actions.program import open_command
@@ -38,7 +37,9 @@ async def export(screen: Explorer, argument: str) -> None:
         return
     export_format(name)
     if not path.strip():
-        raise UsageError(f"missing file: :export {name} FILE")
+        screen.say(f"the file to write: :export {name} FILE")
+        open_command(screen, f"export {name} ")
+        return
     screen.say(f"writing {path.strip()}")
     screen.say(await run_in_thread(_export, screen.run, screen.view, name, _file(path)))
 

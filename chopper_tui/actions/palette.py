@@ -104,6 +104,7 @@ def _options(offers: Iterable[Offer]) -> Options:
 
 def _listed(screen: Explorer) -> Iterator[Offer]:
     """What is listed before anything is typed: the seven places come first."""
+    from chopper_core.render.exports import EXPORTS
     from chopper_tui.draw.theme import THEMES
 
     tabs = {
@@ -117,6 +118,8 @@ def _listed(screen: Explorer) -> Iterator[Offer]:
     yield from tabs.values()
     rest = (each for each in known.values() if each not in first and each.id != "palette")
     yield from map(_performed, rest)
+    for name in () if isinstance(screen.run, SeveralRuns) else EXPORTS:
+        yield f"Export as {name}", "Write the run, or its step, to a file.", "export", name
     for name in THEMES:
         yield f"Theme: {name}", "Choose these colours.", "theme", name
     for name in screen.run.signal_names:

@@ -53,7 +53,8 @@ async def test_an_export_is_written_and_named() -> None:
         await at.command("export nonsense x")
         assert "unknown format 'nonsense'" in at.status
         await at.command("export perfetto")
-        assert at.status == "missing file: :export perfetto FILE"
+        assert at.explore.typed == "export perfetto "
+        await at.press("escape")
         await at.command("export parquet all.parquet/below")
         assert "can't be written" in at.status
 
@@ -156,7 +157,11 @@ async def test_a_window_of_the_running_job_is_recorded() -> None:
 
 async def test_the_palette_offers_them_and_asks_for_what_they_need() -> None:
     async with explorer((100, 30)) as at:
-        for title, typed in (("Open another run", "open "), ("Export for", "export ")):
+        for title, typed in (
+            ("Open another run", "open "),
+            ("Export for", "export "),
+            ("perfetto", "export perfetto "),
+        ):
             await at.press("ctrl+p")
             await at.type(title)
             await at.press("enter")
