@@ -297,14 +297,19 @@ def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells
     )
 
 
-def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:
-    """The mean number of launched activities that wait, by cell; None without launch records."""
+def launch_queue(run: Run, gpu: int) -> Queue:
+    """The launched activities of a GPU that wait for their start; empty without launch records."""
 
     def found() -> Queue:
         table, rows = run.table, _by_start(run, gpu)
         return Queue.of(table.launch_ns[rows], table.start_ns[rows])
 
-    queue = run.memo(("timeline queue", gpu), found)
+    return run.memo(("timeline queue", gpu), found)
+
+
+def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:
+    """The mean number of launched activities that wait, by cell; None without launch records."""
+    queue = launch_queue(run, gpu)
     if not len(queue):
         return None
     depth = queue.depths(edges(begin, end, bins))

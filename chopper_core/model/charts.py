@@ -393,6 +393,8 @@ class Pointed(Struct, frozen=True):
     """Mean clock of the GPU during the activity."""
     next_ns: int | None = None
     """Time to the next start on the lane."""
+    queue: int | None = None
+    """Activities of the GPU that are launched and haven't started."""
 
 
 class Lanes(Struct, frozen=True, eq=False, kw_only=True):

@@ -241,13 +241,16 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
     at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
         rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
-        return f"{clean(frame.labels[row])}: idle here{rest}"
+        waiting = "" if at.queue is None else f", {at.queue} in queue"
+        return f"{clean(frame.labels[row])}: idle here{waiting}{rest}"
     parts = [] if at.operation is None else [clean(at.operation)]
     if at.layer is not None:
         parts.append(f"L{at.layer}")
     parts.append(f"{_time(at.duration_ns)} at {_time(at.start_ns)}")
     if at.mhz is not None:
         parts.append(f"{at.mhz:.0f} MHz")
+    if at.queue is not None:
+        parts.append(f"{at.queue} in queue")
     line = "  ".join(parts)
     room = max(width - cell_width(line) - 4, 8)
     return f"{line}  {cells.elide(cells.display_name(at.kernel, 'kernel'), room, glyphs)}"

@@ -18,6 +18,7 @@ from chopper_core.analyses.lanes import (
     lane_gpus,
     lane_split,
     lanes_in,
+    launch_queue,
 )
 from chopper_core.analyses.leads import leads
 from chopper_core.analyses.rows import LabelledRows
@@ -101,6 +102,9 @@ AT_CURSOR: Final = columns(
     next_ns | ns | next in
         Time from the cursor to the next start on the lane.
         missing: nothing starts on the lane after the cursor
+    at_queue | | in queue
+        Activities of the GPU that are launched and haven't started at the cursor.
+        missing: no activity of the GPU has a launch record before its start
 """,
     missing=_NOTHING,
 )
@@ -110,7 +114,7 @@ _SHOWN: Final = (
     *("lane_ns", "lane_pct", "between_ns", "between_activities", "scope_ns"),
     *(f"lane_{word}_pct" for word in KIND_NAMES),
     *("lane_activities", "at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_mhz"),
-    *("at_start_ns", "next_ns"),
+    *("at_start_ns", "next_ns", "at_queue"),
 )
 
 
@@ -210,6 +214,8 @@ def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
             mhz[place] = curve.means(ends)[0]
     following = [lane.after(at) for lane in lanes]
     later = [lane.starts_ns[place or 0] for lane, place in zip(lanes, following, strict=True)]
+    queues = [launch_queue(run, lane.gpu) for lane in lanes]
+    waiting = np.array([queue.depth_at(at) for queue in queues], np.int64)
     return {
         "at_kernel": words("kernel"),
         "at_operation": words("operation"),
@@ -221,6 +227,7 @@ def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
         "next_ns": integers(
             np.array(later) - at, np.array([place is None for place in following], np.bool_)
         ),
+        "at_queue": integers(waiting, np.array([not len(queue) for queue in queues], np.bool_)),
     }
 
 
