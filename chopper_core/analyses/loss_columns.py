@@ -131,8 +131,8 @@ declare(
 def _declare_share(name: str, term: Metric) -> None:
     declare(
         f"""{SHARES[name]} | {Unit.PERCENT.value} | {term.title} %
-        {name} in % of the row's elapsed_ns; the shares add up to 100. ~ marks parts that only some
-        GPUs distinguish: the compute of all is divided as on these.""",
+        Its time in % of the row's elapsed_ns; the shares add up to 100. ~ marks parts that only
+        some GPUs distinguish: the compute of all is divided as on these.""",
         _figure,
         source=term.source,
         missing=term.missing_because or "the row has no time",

@@ -209,12 +209,17 @@ def reasons(
 
 
 def catalogue(format_name: str) -> str:
+    """All columns that are registered: those of `columns` in their order, then others by name."""
+    from chopper_core.columns import OWN_COLUMNS
+
+    others = sorted(METRICS.keys() - set(OWN_COLUMNS))
+    known = [METRICS[name] for name in (*OWN_COLUMNS, *others)]
     if format_name == "json":
         names = ("name", "unit", "title", "reduces", "definition", "source")
         entries = [
             {name: getattr(each, name) for name in names}
             | {"missing_because": each.missing_because or None}
-            for each in METRICS.values()
+            for each in known
         ]
         import json
 
@@ -223,11 +228,11 @@ def catalogue(format_name: str) -> str:
         lines = ["| name | unit | of children | definition |", "| :-- | :-- | :-- | :-- |"]
         lines += [
             f"| `{each.name}` | {each.unit} | {each.reduces} | {each.definition} |"
-            for each in METRICS.values()
+            for each in known
         ]
         return "\n".join(lines) + "\n"
     lines = []
-    for each in METRICS.values():
+    for each in known:
         unit = f" ({each.unit})" if each.unit and not each.name.endswith("_ns") else ""
         lines.append(f"{each.name}{unit}, shown as `{each.title}`; of children: {each.reduces}")
         lines += [f"    {line}" for line in textwrap.wrap(each.definition, 92)]

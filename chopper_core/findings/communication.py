@@ -249,6 +249,8 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     names, owner = context.together("operation", "phase")
     parts = list(largest_parts(context, "operation", names, sums_of(per_cell, owner)))
+    operations, of_cell = context.together("operation")
+    largest = int(operations[sums_of(per_cell, of_cell).argmax(), 0])
     is_complete = bool(chosen.complete.all())
     wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
     if not is_complete:
@@ -257,7 +259,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     yield context.finding(
         one_line(
             f"exposed communication takes {share} of the step",
-            f": {shortened(parts[0].rpartition(' in ')[0])}",
+            f": {shortened(context.text('operation', largest))}",
         ),
         f"exposed communication takes {time(each)}{context.per_gpu} "
         f"({percent(each / context.usual_ns)}): {', '.join(parts[:_MAX_LISTED])}{wait}",

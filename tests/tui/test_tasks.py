@@ -90,12 +90,10 @@ def exposed_communication(at: Driven) -> None:
     finding = " ".join(" ".join(line.split("││")[0].strip("│") for line in at.lines()).split())
     run = at.explore.run
     table, inside = run.table, in_steps(run)
-    exposed: dict[tuple[str, str], int] = defaultdict(int)
+    exposed: dict[str, int] = defaultdict(int)
     for row in np.flatnonzero((table.exposed_comm_ns > 0) & inside):
-        place = tuple(
-            table.text_of(level, int(table.column(level)[row])) for level in ("operation", "phase")
-        )
-        exposed[place] += int(table.exposed_comm_ns[row])
+        operation = table.text_of("operation", int(table.operation[row]))
+        exposed[operation] += int(table.exposed_comm_ns[row])
     steps = len(run.gpus) * len(np.unique(table.iteration[inside]))
     said = r"Exposed communication takes ([\d.]+) % of the step: (?:\S+ [mµ]s )?(\w+)"
     shown = re.search(said, finding)
@@ -103,7 +101,7 @@ def exposed_communication(at: Driven) -> None:
     assert shown and float(shown[1]) / 100 == pytest.approx(
         sum(exposed.values()) / steps / whole, rel=0.01
     )
-    assert shown[2] == max(exposed, key=lambda place: exposed[place])[0]
+    assert shown[2] == max(exposed, key=lambda operation: exposed[operation])
 
 
 def clock_in_backward(at: Driven) -> None:
