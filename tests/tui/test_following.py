@@ -199,15 +199,15 @@ async def test_a_long_problem_leaves_the_age_of_data_on_the_line_and_opens_whole
         line = driven.lines()[1]
         assert re.search(r"… \(!\) · last data 1\d\d s ago", line), line
         await driven.press("!")
-        shown = "".join(re.findall(r"│ (.*?) *│", driven.text()))
+        shown = "".join(re.findall(r"│ (.*?)[ ▁-█]*│", driven.text()))  # Beside a scroll bar.
         assert problem.replace(" ", "") in shown.replace(" ", "")
         await driven.press("escape")
         # A message that has more lines than the screen shows opens so, too.
-        driven.explore.say(message := "no such step " * 45 + "at all", error=True)
+        driven.explore.say(message := "no such step " * 60 + "at all", error=True)
         await driven.settle()
         assert "… (!)" in driven.text() and "at all" not in driven.text()
         await driven.press("!")
-        shown = "".join(re.findall(r"│ (.*?) *│", driven.text()))
+        shown = "".join(re.findall(r"│ (.*?)[ ▁-█]*│", driven.text()))  # Beside a scroll bar.
         assert message.replace(" ", "") in shown.replace(" ", "")
 
 
