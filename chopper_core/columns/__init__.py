@@ -1,7 +1,5 @@
 """The registry of metrics: the one place that names, defines and computes every figure."""
 
-from typing import Final
-
 # Metrics register themselves where they are imported; this order is that of every list.
 # isort: off
 from chopper_core.columns import (
@@ -40,6 +38,3 @@ from chopper_core.columns.metric import (
     worded as worded,
     worded_codes as worded_codes,
 )
-
-OWN_COLUMNS: Final = tuple(METRICS)
-"""Those of this package, in the order of lists; those of analyses follow as they are imported."""

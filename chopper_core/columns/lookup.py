@@ -35,6 +35,9 @@ _MEASURED_FROM: Final = 3
 _MAX_COUNTER_COLUMNS: Final = 8
 
 _NO_INFOS: Final[Mapping[str, CounterInfo]] = {}
+_OWN: Final = tuple(METRICS)
+"""The columns of this package, which is imported whole before this module; those of analyses follow
+in any order."""
 NO_TRACE: Final = "the run has telemetry alone: no activity of a GPU was traced"
 ENERGY_NAME: Final = "energy_j"
 NO_COUNTERS: Final = (
@@ -210,10 +213,8 @@ def reasons(
 
 def catalogue(format_name: str) -> str:
     """All columns that are registered: those of `columns` in their order, then others by name."""
-    from chopper_core.columns import OWN_COLUMNS
-
-    others = sorted(METRICS.keys() - set(OWN_COLUMNS))
-    known = [METRICS[name] for name in (*OWN_COLUMNS, *others)]
+    others = sorted(METRICS.keys() - set(_OWN))
+    known = [METRICS[name] for name in (*_OWN, *others)]
     if format_name == "json":
         names = ("name", "unit", "title", "reduces", "definition", "source")
         entries = [
