@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import base_of_steps
+from chopper_core.analyses.base import PAIR, base_of_steps
 from chopper_core.analyses.rows import GpuRows, LabelledRows
 from chopper_core.analyses.step_columns import NO_TOKENS, STEADY, state_of, whole_numbers
 from chopper_core.analyses.step_parts import PARTS, StepParts, part_column, step_parts_of
@@ -81,9 +81,7 @@ def answer(run: Run, view: View) -> ViewResult:
     by_part = by == "part"
     labels, own, whole = _by_part(steps, view.stat) if by_part else _by_step(run, steps, view, by)
     if _deeper(view):
-        # Of the whole step, where a column of that name is of the scope's part of it.
-        own, whole = ([each for each in found if each[0] not in PART_COLUMNS]
-                      for found in (own, whole))  # fmt: skip
+        own, whole = _without_parts(own), _without_parts(whole)
     elif whole and not by_part:
         scope = Scope.of(run, run.tree_of(view).node(view.path))
         whole += [(METRICS[name], METRICS[name].compute(scope)) for name in _OF_SEVERAL]
@@ -103,7 +101,13 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _deeper(view: View) -> list[str]:
     """The levels of a scope that are parts of steps."""
-    return [level for level, _ in view.scope if level not in ("gpu", "iteration")]
+    return [level for level, _ in view.scope if level not in PAIR]
+
+
+def _without_parts(found: list[Column]) -> list[Column]:
+    """Columns without those of parts: they are of whole steps, and a column of that name is of the
+    scope's part of them."""
+    return [(metric, values) for metric, values in found if metric.name not in SPEC.parts]
 
 
 def _opens(view: View, by: str, label: str) -> View:
