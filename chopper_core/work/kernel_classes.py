@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from chopper_core.util.arrays import AnyArray, Mask
 from chopper_core.util.patterns import late
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 UNNAMED: Final = "unnamed group"
@@ -294,6 +297,23 @@ def kernel_classes(names: Sequence[str]) -> list[str]:
         _CLASS_OF.clear()
     _CLASS_OF.update((name, found[name]) for name in unknown)
     return [found[name] for name in names]
+
+
+def classes_of_names(run: Run) -> tuple[str, ...]:
+    """The class of each name of a run's table, worked out once for its files: of many long names
+    that takes seconds."""
+    names = run.table.names
+
+    def made() -> tuple[str, ...]:
+        return tuple(kernel_classes(names))
+
+    def checked(known: tuple[str, ...]) -> tuple[str, ...]:
+        if len(known) != len(names):
+            raise ValueError("the classes of other names")
+        return known
+
+    key = ("classes of names",)
+    return run.memo(key, lambda: run.kept(key, tuple[str, ...], made, tuple, checked))
 
 
 def _class_of(name: str, table: _Table) -> str:
