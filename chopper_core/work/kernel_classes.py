@@ -151,7 +151,10 @@ communication  (?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|
                |\bmori::|\bpplx::|ep(?:dispatch|combine)\w{0,99}kernel
                |multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce
                |(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)
-               |(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}all_?gather\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}reduce_?scatter\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}all_?to_?all\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}all2all\w{0,99}(?:kernel|[<(])
                |moe_(?:comm|alltoall)::|userbuffers(?:_|::)|hybrid_ep(?:::|\d)|\ball_?reduce::
                |trt\w{0,9}_all_?reduce
 """
@@ -202,7 +205,8 @@ embedding      bucketize_sparse|permute_indices|bounds_check_ind
 gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
                |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe|mul_mat
                |marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
-               |moe_(?:ck|mm|stage)|dot_kernel|[aw](?<![a-z\d][aw])\d{1,2}_?[aw]\d{1,2}(?!\d)
+               |moe_(?:ck|mm|stage)|dot_kernel|a(?<![a-z\d]a)\d{1,2}_?[aw]\d{1,2}(?!\d)
+               |w(?<![a-z\d]w)\d{1,2}_?[aw]\d{1,2}(?!\d)
                |weight_only|[bs]gmv|flatmm|rnn_blockpersist|persistrnn
                |lora_(?:shrink|expand|[ab]_)|spmm|sddmm|wmma_
 elementwise    moe::dev::activation
