@@ -110,7 +110,7 @@ def _bytes_held(value: object, seen: set[int]) -> int:
         if isinstance(each, np.ndarray):
             total += each.nbytes if each.base is None else 0
             left.append(each.base)
-        elif type(each) in (list, tuple) and len(each) > _LONG and isinstance(each[-1], _SHARED):
+        elif isinstance(each, list | tuple) and len(each) > _LONG and isinstance(each[-1], _SHARED):
             total += sys.getsizeof(each[-1]) * len(each)
         elif isinstance(each, FunctionType):
             left += each.__closure__ or ()
