@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.base import PAIR
+from chopper_core.analyses.base import PAIR, pair_codes
 from chopper_core.analyses.collective_columns import gpu_words
 from chopper_core.analyses.leads import (
     RankLeads,
@@ -202,11 +202,7 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
         them; else None."""
         cells, owner = self.nodes.split(PAIR)
         every = self.parent.split(PAIR)[0]
-        key, keys = (
-            (each.codes("gpu").astype(np.int64) << 32) + each.codes("iteration")
-            for each in (cells, every)
-        )
-        at = first_equal(keys, key)
+        at = first_equal(pair_codes(every), pair_codes(cells))
         is_all = (at >= 0) & (cells.sizes() == every.sizes()[at])
         gpus, steps = cells.codes("gpu"), cells.codes("iteration").astype(np.int64)
         places, whens = (

@@ -31,10 +31,12 @@ from chopper_core.columns.metric import (
     Scope as Scope,
     Theme as Theme,
     Values as Values,
+    ROW_COLUMNS as ROW_COLUMNS,
     column as column,
     columns as columns,
     computed_column as computed_column,
     numbered as numbered,
+    row_columns as row_columns,
     worded as worded,
     worded_codes as worded_codes,
 )

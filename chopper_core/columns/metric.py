@@ -229,6 +229,8 @@ class Metric(Struct, frozen=True):
     """The hardware counters that it is computed from, as they are called on gfx942."""
     needs_hardware: bool = False
     """Whether the counters need the specification of the GPU next to them."""
+    rows: str = ""
+    """What it is a column of, where that isn't activities: `lanes of a timeline`."""
 
     @property
     def adds_up(self) -> bool:
@@ -239,10 +241,14 @@ METRICS: Final[dict[str, Metric]] = {}
 """Every metric by its name, in the order of registration, which is that of every list."""
 
 
+ROW_COLUMNS: Final[dict[str, Metric]] = {}
+"""Every column of rows that aren't made of activities, by its name."""
+
+
 def register(metric: Metric) -> None:
-    if metric.name in METRICS:
-        raise ValueError(f"two metrics are called {metric.name}")
-    METRICS[metric.name] = metric
+    if metric.name in METRICS or metric.name in ROW_COLUMNS:
+        raise ValueError(f"two columns are called {metric.name}")
+    (ROW_COLUMNS if metric.rows else METRICS)[metric.name] = metric
 
 
 def metric(
@@ -293,6 +299,20 @@ def records(text: str) -> list[str]:
     """The declarations of a text; each begins with a line `name | …`."""
     parts = re.split(r"^ *(?=\S+ \|)", text, flags=re.MULTILINE)[1:]
     return [part.rstrip() for part in parts]
+
+
+def row_columns(
+    rows: str, text: str, *, missing: str = "", source: str = "trace"
+) -> dict[str, Metric]:
+    """Register columns of rows that aren't made of activities, such as `lanes of a timeline`, by
+    name; they are declared as `columns` are, next to the function that makes the rows."""
+    made = {
+        name: replace(each, rows=rows)
+        for name, each in columns(text, missing=missing, source=source).items()
+    }
+    for each in made.values():
+        register(each)
+    return made
 
 
 def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from chopper_core.analyses.held_memory import HELD_ROWS
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.shared.held_memory import held_rows
@@ -11,6 +12,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="memory",
+    rows=(HELD_ROWS,),
     title="GPUs · memory",
     question="What holds the GPU's memory at its peak, and which operators allocate it?",
     by=("operation", "operator", "phase", "layer", "iteration", "gpu"),
