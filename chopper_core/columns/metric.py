@@ -241,14 +241,15 @@ METRICS: Final[dict[str, Metric]] = {}
 """Every metric by its name, in the order of registration, which is that of every list."""
 
 
-ROW_COLUMNS: Final[dict[str, Metric]] = {}
-"""Every column of rows that aren't made of activities, by its name."""
+OTHER_COLUMNS: Final[dict[str, Metric]] = {}
+"""Every column that not all rows of activities have, by its name: those of other rows, and those of
+one view alone."""
 
 
 def register(metric: Metric) -> None:
-    if metric.name in METRICS or metric.name in ROW_COLUMNS:
+    if metric.name in METRICS or metric.name in OTHER_COLUMNS:
         raise ValueError(f"two columns are called {metric.name}")
-    (ROW_COLUMNS if metric.rows else METRICS)[metric.name] = metric
+    METRICS[metric.name] = metric
 
 
 def metric(
@@ -290,7 +291,7 @@ def declare(
     needs_times: bool = True,
 ) -> None:
     """Register metrics that are declared as `columns` are, and computed by their names."""
-    for name, each in columns(text, missing=missing, source=source).items():
+    for name, each in parse_columns(text, missing=missing, source=source).items():
         own = partial(compute, name)
         register(replace(each, compute=own, theme=theme, needs_times=needs_times))
 
@@ -304,25 +305,43 @@ def records(text: str) -> list[str]:
 def row_columns(
     rows: str, text: str, *, missing: str = "", source: str = "trace"
 ) -> dict[str, Metric]:
-    """Register columns of rows that aren't made of activities, such as `lanes of a timeline`, by
-    name; they are declared as `columns` are, next to the function that makes the rows."""
-    made = {
-        name: replace(each, rows=rows)
-        for name, each in columns(text, missing=missing, source=source).items()
-    }
-    for each in made.values():
-        register(each)
-    return made
+    """Declare columns of rows that aren't made of activities, such as `lanes of a timeline`, by
+    name, next to the function that makes the rows."""
+    made = (
+        replace(each, rows=rows)
+        for each in parse_columns(text, missing=missing, source=source).values()
+    )
+    return {each.name: register_other(each) for each in made}
 
 
 def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
-    """Declare columns, by name."""
-    made = (column(record, missing=missing, source=source) for record in records(text))
-    return {each.name: each for each in made}
+    """Declare columns as `column` does, by name."""
+    made = parse_columns(text, missing=missing, source=source)
+    return {name: register_other(each) for name, each in made.items()}
 
 
 def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
-    """Declare a column that only one kind of frame has.
+    """Declare a column that only one view has, such as a place in a ranking."""
+    return register_other(_parsed(text, missing, source))
+
+
+def register_other(made: Metric) -> Metric:
+    """A column as it is known; raises ValueError where its name has another definition."""
+    known = METRICS.get(made.name) or OTHER_COLUMNS.setdefault(made.name, made)
+    if known.definition != made.definition or known.unit != made.unit:
+        raise ValueError(f"two columns are called {made.name}")
+    return made
+
+
+def parse_columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
+    """Columns by name as a text declares them, unregistered: of tables of SQL, and of names that
+    depend on what a view asks for."""
+    made = (_parsed(record, missing, source) for record in records(text))
+    return {each.name: each for each in made}
+
+
+def _parsed(text: str, missing: str, source: str) -> Metric:
+    """A column as it is declared.
 
     The first line is `name | unit | title`, then how it reduces, `signed` and `words`, if they
     apply. The

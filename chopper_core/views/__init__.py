@@ -123,10 +123,10 @@ def view_spec(name: str) -> ViewSpec:
 
 def columns_of_view(name: str) -> tuple[Metric, ...]:
     """The columns of a view's rows, and those that its module declares; not those of any table."""
-    from chopper_core.columns import METRICS, ROW_COLUMNS, Metric
+    from chopper_core.columns import METRICS, OTHER_COLUMNS, Metric
 
     module = view_module(name)
-    found = {each.name: each for each in ROW_COLUMNS.values() if each.rows in module.SPEC.rows}
+    found = {each.name: each for each in OTHER_COLUMNS.values() if each.rows in module.SPEC.rows}
     for thing in vars(module).values():
         several = thing.values() if isinstance(thing, dict) else (thing,)
         columns = [each for each in several if isinstance(each, Metric)]

@@ -30,10 +30,10 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="experts",
-    rows=(EXPERT_ROWS,),
     title="GPUs · experts",
     question="Which experts and ranks get more tokens than others, and what would balancing bring?",
     by=("rank", "expert", "layer"),
+    rows=(EXPERT_ROWS,),
     no_statistic="computes its figures over all complete steps",
     takes_samples=True,
     takes_logs=True,

@@ -12,10 +12,10 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="memory",
-    rows=(HELD_ROWS,),
     title="GPUs · memory",
     question="What holds the GPU's memory at its peak, and which operators allocate it?",
     by=("operation", "operator", "phase", "layer", "iteration", "gpu"),
+    rows=(HELD_ROWS,),
     no_statistic="counts the allocations of each row as a whole",
     takes_snapshots=True,
 )

@@ -27,7 +27,7 @@ from chopper_core.analyses.step_times import (
 )
 from chopper_core.columns import (
     METRICS,
-    ROW_COLUMNS,
+    OTHER_COLUMNS,
     Metric,
     Reduces,
     Scope,
@@ -45,7 +45,7 @@ from chopper_core.model.view import View, child_of, pivot, with_view
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
-from chopper_core.views.shared.table_view import table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 # Here they are means of a GPU and a step, whatever the base of the view.
@@ -60,10 +60,10 @@ _OF_SEVERAL: Final = ("spread_pct", "span_ns")
 
 SPEC: Final = ViewSpec(
     name="throughput",
-    rows=(STEP_PART_ROWS,),
     title="Compare · throughput",
     question="Step time, tokens per second, cost per token",
     by=("iteration", "gpu", "part"),
+    rows=(STEP_PART_ROWS,),
     of="tokens:N, of a GPU and step",
     parts=tuple(each.name for each in PART_COLUMNS),
 )
@@ -208,18 +208,20 @@ def _by_part(steps: StepParts, stat: str) -> Table:
     whole = means.sum(keepdims=True)
 
     def figures(part_ns: Float64) -> list[Column]:
-        return [
-            (ROW_COLUMNS["part_ns"], numbered(part_ns)),
-            (ROW_COLUMNS["part_pct"], numbered(100.0 * ratios(part_ns, whole))),
-            (ROW_COLUMNS["per_token_ns"], numbered(ratios(part_ns, np.asarray(steps.step_tokens)))),
-        ]
+        return columns_of(
+            {
+                "part_ns": numbered(part_ns),
+                "part_pct": numbered(100.0 * ratios(part_ns, whole)),
+                "per_token_ns": numbered(ratios(part_ns, np.asarray(steps.step_tokens))),
+            }
+        )
 
     own, total = figures(means[used]), figures(whole)
     if stat:
         chosen = steps.parts_ns[:, steps.steady].reshape(-1, len(PARTS))
         took = reduced_along(stat, chosen) if chosen.size else means
         own[0], total = (
-            (statistic_column(ROW_COLUMNS["part_ns"], stat), numbered(took[used])),
+            (statistic_column(OTHER_COLUMNS["part_ns"], stat), numbered(took[used])),
             total[1:],
         )
     return [PARTS[place] for place in used], own, total

@@ -26,10 +26,10 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="launch",
-    rows=(IDLE_CAUSE_ROWS,),
     title="Losses · launch",
     question="What does compute wait for before it starts, and why is the GPU idle?",
     by=(*any_level("operation", "phase", "layer", "gpu"), HOST),
+    rows=(IDLE_CAUSE_ROWS,),
     needs_starts=True,
     any_split=True,
 )

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import Figures, LabelledRows, Own
-from chopper_core.columns import METRICS, ROW_COLUMNS, Metric, Values
+from chopper_core.columns import METRICS, OTHER_COLUMNS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
@@ -79,7 +79,7 @@ def table_view(
 
 def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric] = {}) -> Own:
     """Figures by name as columns: those declared for the view, else registered ones."""
-    known = ChainMap(dict(declared), ROW_COLUMNS, METRICS)
+    known = ChainMap(dict(declared), OTHER_COLUMNS, METRICS)
     return [(known[name], values) for name, values in figures.items()]
 
 
