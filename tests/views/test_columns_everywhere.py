@@ -339,10 +339,11 @@ def test_the_compute_of_each_part_is_a_column_and_adds_up(run: Run, level: str) 
 def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
     """As the views of losses have them, and by their definitions."""
     names = ("lost_ns", "largest_loss", "mfu_pct", "hfu_pct", "theoretical_pct", "idle_pct")
-    asked = (*names, "theoretical_ns", "elapsed_ns", "idle_ns", "loss_ns")
+    asked = (*names, "theoretical_ns", "elapsed_ns", "idle_ns", "loss_ns", "loss_pct")
     tree = query(run, parse(f"R?order={level}&columns={','.join(asked)}"))
     shown = query(run, parse(f"R?view=overheads&by={level}&columns={','.join(names)}"))
     losses = query(run, parse(f"R?view=losses&by={level}&columns=loss_ns"))
+    step_ns = tree.total["elapsed_ns"]
     for number, label in enumerate(tree.labels):
         row = tree.row(number)
         there = shown.row(shown.labels.index(label))
@@ -350,6 +351,8 @@ def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
         assert row["loss_ns"] == pytest.approx(losses.row(losses.labels.index(label))["loss_ns"])
         ideal, elapsed = row["theoretical_ns"] or 0, row["elapsed_ns"]
         assert row["loss_ns"] == pytest.approx(elapsed - ideal)
+        # Both are per step and GPU here: of a GPU on its own steps.
+        assert row["loss_pct"] == pytest.approx(100 * row["loss_ns"] / step_ns)
         assert row["idle_pct"] == pytest.approx(100 * row["idle_ns"] / elapsed)
         if row["theoretical_ns"] is not None:
             assert row["lost_ns"] == pytest.approx(elapsed - ideal)
@@ -357,6 +360,7 @@ def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
     for name in names:
         assert tree.total[name] == pytest.approx(shown.total[name]), name
     assert tree.total["loss_ns"] == pytest.approx(losses.total["loss_ns"])
+    assert tree.total["loss_pct"] == pytest.approx(100 * tree.total["loss_ns"] / step_ns)
 
 
 def test_parts_of_some_gpus_are_divided_in_every_view(run: Run) -> None:
