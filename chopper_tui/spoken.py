@@ -33,7 +33,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 from chopper_core.views.find import names_found
-from chopper_core.work.kernel_classes import kernel_classes
+from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.search import FILLING, Offer, found_among, spaced, stem
 
 Steps = Mapping[str, str]
@@ -305,7 +305,7 @@ def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
 
 def _names(run: Run, text: str) -> tuple[str, str] | None:
     """The split of kernels and the filter that show what a text names; None: it names nothing."""
-    classes = [Offer(each, "", "") for each in sorted({*kernel_classes(run.table.names)})]
+    classes = [Offer(each, "", "") for each in sorted({*classes_of_names(run)})]
     if found := [each.title for each in found_among(classes, text.split(), is_whole=True)]:
         return "name", only("class", found)
     meant = [

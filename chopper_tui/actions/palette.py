@@ -23,7 +23,7 @@ from chopper_core.views import PLACES, SET_VIEWS, columns_of_view
 from chopper_core.views.find import names_found
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import SeveralRuns
-from chopper_core.work.kernel_classes import kernel_classes
+from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.keymap import CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
 from chopper_tui.search import Offer, found_among, is_titled
@@ -212,7 +212,7 @@ def _names(screen: Explorer) -> Iterator[Offer]:
     if isinstance(run, SeveralRuns) or not can_look_through(run):
         return
     here = replace(with_view(view, "kernels"), by="")
-    for each in sorted({*kernel_classes(run.table.names)}):
+    for each in sorted({*classes_of_names(run)}):
         shown = replace(here, filter=only("class", [each]))
         yield going(f"Kernels of class {each}", "By name, the longest first.", shown)
     for name in run.table.operations:
