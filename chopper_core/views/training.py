@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.analyses.log_figures import LOG_ROWS, log_ranks, log_stages, logged
-from chopper_core.analyses.training import Training
+from chopper_core.analyses.log_figures import LOG_ROWS, NO_LOG, log_ranks, log_stages, logged
+from chopper_core.analyses.training import Training, training_of
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.shared.log_rows import (
@@ -27,6 +27,11 @@ SPEC: Final = ViewSpec(
     takes_samples=True,
     takes_logs=True,
 )
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if training_of(run) is not None else NO_LOG
 
 
 def answer(run: Run, view: View) -> ViewResult:
