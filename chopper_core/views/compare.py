@@ -33,7 +33,7 @@ from chopper_core.model.units import drawn_in, scaled_text
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
-from chopper_core.views.shared.children import cut_note
+from chopper_core.views.shared.run_notes import cut_note
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -18,16 +18,11 @@ from chopper_core.util import debug
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.children import (
-    Columns,
-    arranged,
-    children,
-    filter_note,
-    framed,
-    run_notes,
-    with_column_names,
-)
+from chopper_core.views.shared.children import children
+from chopper_core.views.shared.framing import arranged, framed
 from chopper_core.views.shared.kept_answers import StoredAnswer, restored_answer
+from chopper_core.views.shared.row_columns import Columns, with_column_names
+from chopper_core.views.shared.run_notes import filter_note, run_notes
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 

@@ -32,7 +32,7 @@ from chopper_core.util.patterns import late
 from chopper_core.views import PLACES, columns_of_view
 from chopper_core.views.find import names_found
 from chopper_core.views.spec import SeveralRuns
-from chopper_core.work.kernel_classes import kernel_classes
+from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.keymap import CHOPPER, EXPLORE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
 
@@ -276,7 +276,7 @@ def _names(screen: Explorer, text: str) -> Iterator[Offer]:
     if not text or isinstance(run, SeveralRuns) or len(run.table.names) > _MOST_NAMES:
         return
     here = replace(with_view(view, "kernels"), by="")
-    for each in sorted({*kernel_classes(run.table.names)}):
+    for each in sorted({*classes_of_names(run)}):
         if text in each:
             shown = replace(here, filter=only("class", [each]))
             yield _going(f"Kernels of class {each}", "By name, the longest first.", shown)

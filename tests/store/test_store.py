@@ -40,7 +40,7 @@ from chopper_core.tables.mmap_columns import ColumnPlace, content_of, let_go
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import signal_chart
+from chopper_core.views.shared.signal_charts import signal_chart
 from tests.align.traces import GEMM, TinyTrace
 from tests.conftest import ROOT
 from tests.demo import generated_files
