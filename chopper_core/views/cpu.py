@@ -149,6 +149,19 @@ class _Use(Struct, frozen=True, eq=False):
         return found
 
 
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    if any(samples.offset_ns is not None for samples in run.cpu):
+        return ""
+    return f"{_NO_SAMPLES}{_unplaced(run)}"
+
+
+def _unplaced(run: Run) -> str:
+    """Why the samples that there are aren't on the run's clock."""
+    reasons = "; ".join(f"{Path(each.path).name}: {each.method}" for each in run.cpu)
+    return f" ({reasons})" if reasons else ""
+
+
 def answer(run: Run, view: View) -> ViewResult:
     level, samples = _chosen(run, view)
     use = _Use.of(samples, level)
@@ -198,8 +211,7 @@ def _of_samples(run: Run, view: View, use: _Use, level: float) -> ViewResult:
 def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:
     placed = [samples for samples in run.cpu if samples.offset_ns is not None]
     if not placed:
-        reasons = "; ".join(f"{Path(each.path).name}: {each.method}" for each in run.cpu)
-        raise NothingToShow(f"{_NO_SAMPLES}{f' ({reasons})' if reasons else ''}")
+        raise NothingToShow(f"{_NO_SAMPLES}{_unplaced(run)}")
     given = options_of(view, SPEC, above=r"\d{1,3}(\.\d+)?", file="[^,:]+")
     level, name = float(given.get("above", 0.0)), given.get("file", "")
     found = [samples for samples in placed if name in samples.path]

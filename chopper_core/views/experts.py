@@ -64,6 +64,11 @@ COLUMNS: Final = columns(
 _MOST_BARS: Final = 24
 
 
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if expert_loads(run) or expert_work(run) else _NO_LOADS
+
+
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or SPEC.by[0]
     loads, work = expert_loads(run), expert_work(run)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.view import View
-from chopper_core.views.shared.held_memory import held_rows
+from chopper_core.views.shared.held_memory import NO_EVENTS, held_rows
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -17,6 +18,11 @@ SPEC: Final = ViewSpec(
     no_statistic="counts the allocations of each row as a whole",
     takes_snapshots=True,
 )
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if len(run.side(MemoryEvents)) else NO_EVENTS
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -197,6 +197,13 @@ class ViewModule(Protocol):
         """The rows for a view; raises UsageError where the run or the scope has nothing to show."""
 
 
+class Choosy(ViewModule, Protocol):
+    """A view module that needs what many runs lack."""
+
+    def missing_from(self, run: Run) -> str:
+        """Why no scope of a run has an answer, found out at once; empty: one may have."""
+
+
 class Previewed(ViewModule, Protocol):
     """A view module whose answer takes long in parts that the screen can fill in later."""
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.rows import LabelledRows
-from chopper_core.analyses.training import Training, phases_of, slowest_rank
+from chopper_core.analyses.training import Training, phases_of, slowest_rank, training_of
 from chopper_core.columns import Values, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -16,6 +16,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import means_of, sums_of
 from chopper_core.views.shared.log_rows import (
     COLUMNS,
+    NO_LOG,
     log_charts,
     log_headline,
     log_notes,
@@ -35,6 +36,11 @@ SPEC: Final = ViewSpec(
     takes_samples=True,
     takes_logs=True,
 )
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if training_of(run) is not None else NO_LOG
 
 
 def answer(run: Run, view: View) -> ViewResult:
