@@ -91,7 +91,7 @@ def failed(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]
     yield [done]
 
 
-READINGS = ((701, first), (900, meanwhile))
+READINGS = ((701, first), (800, meanwhile))
 """The bytes of a piece, and what else reads."""
 joined = parts._joined
 
