@@ -83,20 +83,23 @@ Place = Callable[[Run, str], Shown | float | None]
 """From a run and a scope, as an address has it, to what the place shows."""
 
 
+_FRAMES: Final[dict[tuple[int, View], tuple[Run, Frame | None]]] = {}
+
+
 def _frame(run: Run, asked: str, scope: str = "") -> Frame | None:
     levels = [part.partition("=")[0] for part in scope.split("/")] if scope else []
     order = ",".join(dict.fromkeys((*levels, *LEVELS)))
     view = parse(f"R{f':{scope}' * bool(scope)}?{asked}&order={order}")
 
-    def made() -> Frame | None:
-        try:
-            # Of parts, the overview without its findings, which are compared in runs.
-            is_part = scope and view.name == "overview"
-            return preview_frame(run, view) if is_part else query(run, view)
-        except ChopperError:
-            return None
-
-    return run.memo(("frame of places", view), made)  # many places are of one frame
+    key = (id(run), view)  # many places are of one frame
+    if key not in _FRAMES:
+        # Of parts, the overview without its findings, which are compared in runs.
+        asks = preview_frame if scope and view.name == "overview" else query
+        frame = None
+        with suppress(ChopperError):
+            frame = asks(run, view)
+        _FRAMES[key] = run, frame
+    return _FRAMES[key][1]
 
 
 def said(view: str, words: str) -> Place:

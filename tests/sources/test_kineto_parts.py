@@ -28,8 +28,8 @@ KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds"
 Work = Callable[[Path, Progress], Any]
 
 
-COUNT = 120
-"""Launches of a trace that has parts of pieces of less than a thousand bytes."""
+COUNT = 48
+"""Launches of a trace that has a few parts of pieces of less than a thousand bytes."""
 
 
 def events(count: int, start_us: float = 0.125) -> Events:
@@ -46,12 +46,12 @@ def events(count: int, start_us: float = 0.125) -> Events:
             {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "dur": 1, **at,
              "args": {"correlation": number}},
             {"ph": "s", "cat": "fwdbwd", "id": number, "name": "fwdbwd", **at},
-            {"ph": "f", "cat": "fwdbwd", "id": max(number - 36, 0), "name": "fwdbwd", **at},
+            {"ph": "f", "cat": "fwdbwd", "id": max(number - 14, 0), "name": "fwdbwd", **at},
             {"ph": "X", "cat": "python_function", "name": f"nn.Module: Linear_{number % 23}",
              "dur": 2, **at},
             {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", **at, "args": memory},
             {"ph": "X", "cat": "kernel", "name": f"k{number % 29}", "dur": 1.5, "pid": 2, "tid": 0,
-             "ts": at["ts"] + 5, "args": {"correlation": max(number - 80, 0), "device": 2,
+             "ts": at["ts"] + 5, "args": {"correlation": max(number - 32, 0), "device": 2,
              "stream": 3, "grid": [number % 13, 1, 1], "block": [64, 1, 1], **collective}},
             {"ph": "X", "cat": f"other_{number % 5}", "name": "a\\" * (number % 4), **at},
         ]  # fmt: skip
@@ -132,6 +132,7 @@ def compare(
             return found
 
         monkeypatch.setattr(parts, "_joined", note)
+        monkeypatch.setattr(parts, "LEAST_PARTS", 4)
         for piece_bytes, helped in readings:
             alone = read_trace(path, piece_bytes=piece_bytes)
             expected = whole(alone)
@@ -176,18 +177,18 @@ def test_members_of_gzip_are_one_text(
 CUT = LAYOUTS["compact"](events(COUNT), KEYS).encode()
 ODD = {
     "cut": CUT[: 2 * len(CUT) // 3],
-    "cut gzip": gzip.compress(CUT)[:-3_600],
-    "zeros": CUT[:36_000] + bytes(3_000) + CUT[39_000:],
-    "damage": CUT[:28_000] + b'}, {"x' + CUT[28_009:],
+    "cut gzip": gzip.compress(CUT)[:-1_500],
+    "zeros": CUT[:14_400] + bytes(3_000) + CUT[17_400:],
+    "damage": CUT[:11_200] + b'}, {"x' + CUT[11_209:],
     "damage at the end": CUT[:-800] + b'"]]' + CUT[-790:],
     "exact times later": LAYOUTS["compact"](
-        [*events(80), *events(40, 1106964728033929.125)], KEYS
+        [*events(32), *events(16, 1106964728033929.125)], KEYS
     ).encode(),
     "ranks later": LAYOUTS["compact"](
-        [*events(80), *({**each, "args": {"rank": 1}} for each in events(36))], KEYS
+        [*events(32), *({**each, "args": {"rank": 1}} for each in events(14))], KEYS
     ).encode(),
     "texts as ids": CUT.replace(b'"id": 2', b'"id": "flow 2'.replace(b"flow 2", b"flow\\u0032")),
-    "text after it": CUT + CUT[:20_000],
+    "text after it": CUT + CUT[:8_000],
     "one time": LAYOUTS["compact"](
         [{**each, "ts": 5} for each in events(COUNT)], KEYS
     ).encode(),
