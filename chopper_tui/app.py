@@ -159,32 +159,34 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Where the first screen is kept, until it is or can't be."""
         self._is_settled = False
         """Whether the first screen of the run was drawn."""
-        self._shows_last = False
-        """Whether the terminal shows the first screen as it was seen last: nothing is drawn until
-        all of it is there, so that no part vanishes for a moment."""
+        self._size_of_last: Size | None = None
+        """That of the terminal while it shows the first screen as it was seen last: nothing is
+        drawn until all of it is there, so that no part vanishes for a moment."""
         self._crashed_at = start
 
     def draw_over(self, last: LastScreen) -> None:
         """Draw over a screen that the terminal shows, and keep the one of this time."""
-        self._last, self._shows_last = last, bool(last.lines)
+        self._last, self._size_of_last = last, Size(*last.size) if last.lines else None
         self._shown.put(last.lines)
 
     def _is_size_of_last(self, size: Size) -> bool:
         """Whether the app learns at its start of the size that the terminal has."""
-        return self._shows_last and self._last is not None and size == Size(*self._last.size)
+        return size == self._size_of_last
 
     def _draw_over_last(self) -> None:
-        if self._shows_last and self._is_settled:
-            self._shows_last = False
+        if self._size_of_last and self._is_settled:
+            self._size_of_last = None
             self.screen.refresh()
 
     def _keep_screen(self) -> None:
-        """Keep the first screen, if it is complete and nothing was typed yet."""
-        last, self._last = self._last, None
-        screen = self._explorers[0] if self._explorers else None
-        if last is None or screen is None or not self._is_first_screen(screen):
+        """Keep the first screen once it is complete, before anything is typed."""
+        last, screen = self._last, self._explorers[0] if self._explorers else None
+        if last is None or screen is None:
             return
-        lines = self._shown.lines(*self.size)
+        if not self._is_first_screen(screen):
+            self.set_timer(_KEEPS_AFTER_S, self._keep_screen)
+            return
+        self._last, lines = None, self._shown.lines(*self.size)
         if lines and lines != last.lines:
             self._behind(self._opening.keep, last, lines)
 
@@ -230,8 +232,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
         if isinstance(event, events.InputEvent):
-            self._keep_screen()
             self._draw_over_last()
+            self._keep_screen()
+            self._last = None
         if isinstance(event, events.Resize) and not self._is_size_of_last(event.size):
             self._shown.forget()
             self._draw_over_last()
@@ -337,9 +340,9 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def get_default_screen(self) -> Screen[None]:
         self._opening.begin()
-        if self._opening.is_there(_KEPT_PATIENCE_S if self._shows_last else self.PATIENCE):
+        if self._opening.is_there(_KEPT_PATIENCE_S if self._size_of_last else self.PATIENCE):
             return self._explorer(*self._opening.result())
-        self._shows_last = False
+        self._size_of_last = None
         from chopper_tui.widgets.dialogs import LoadingScreen
 
         self._loading = LoadingScreen(self._start.run)
@@ -372,7 +375,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.refresh(layout=True)
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        if not self._shows_last:
+        if not self._size_of_last:
             super()._display(screen, self._shown.changes(renderable))
 
     def on_resize(self) -> None:
