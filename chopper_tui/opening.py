@@ -94,12 +94,12 @@ class Opening:
 
     def keep(self, last: LastScreen, lines: Lines) -> None:
         """Keep the first screen with the states of all files that it was made of."""
-        from chopper_core.ingest.cache import program_files
+        from chopper_core.ingest.cache import is_as_started, program_files
         from chopper_core.model.hardware import is_file, own_file
         from chopper_tui.config import config_path, state_path
         from chopper_tui.last_screen import states_now
 
-        if self.files.news():
+        if self.files.news() or not is_as_started():
             return
         hardware = self._start.overrides.hardware
         given = [os.path.expanduser(hardware)] if is_file(hardware) else []

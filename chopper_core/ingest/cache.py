@@ -186,7 +186,7 @@ class ProgramVersion(Struct, frozen=True):
 def program() -> str:
     """The version of all that works out answers, the same on any machine.
 
-    Once Chopper was installed anew beneath this process, which runs what it imported, the version
+    Once Chopper was installed again beneath this process, which runs what it imported, the version
     is one that no later process has.
     """
     stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
