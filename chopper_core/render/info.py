@@ -54,7 +54,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.util.patterns import shape_of_name
-from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
+from chopper_core.work.kernel_classes import OTHER_CLASS, classes_of_names
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
@@ -235,14 +235,14 @@ def _collectives(run: Run) -> list[_Document]:
 
 def _unclassified(run: Run) -> dict[str, float]:
     """The milliseconds of kernels whose names have no class, most first."""
-    table = run.table
+    table, classes = run.table, classes_of_names(run)
     time_ns = np.zeros(len(table.names), np.int64)
     for rows in _rows_of_gpus(run).values():
         time_ns += sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
     return {
         table.names[code]: float(time_ns[code]) / 1e6
         for code in stable_order(-time_ns).tolist()
-        if time_ns[code] and kernel_class(table.names[code]) == OTHER_CLASS
+        if time_ns[code] and classes[code] == OTHER_CLASS
     }
 
 
@@ -377,7 +377,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     coverage = () if run.is_sampled_only else _coverage_lines(found["coverage"])
     yield f"label coverage in % of {of_what}, by rule", coverage
     unknown = list(found["unclassified"].items())
-    more = [f"and {len(unknown) - _MAX_UNKNOWN} more"] * (len(unknown) > _MAX_UNKNOWN)
+    more = [f"and {len(unknown) - _MAX_UNKNOWN} more"] if len(unknown) > _MAX_UNKNOWN else []
     lines = (f"{time:9.3f} ms  {name[:_LINE_WIDTH]}" for name, time in unknown)
     yield "kernels without a class, by time", (*islice(lines, _MAX_UNKNOWN), *more)
     for counters in run.counters:
@@ -395,7 +395,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
 
 def _doubt_line(doubt: _Document) -> str:
     where = [
-        f"{what}{'s' * (len(numbers) > 1)} {numbers_text(numbers)}"
+        f"{what}{'s' if len(numbers) > 1 else ''} {numbers_text(numbers)}"
         for what, numbers in (("rank", doubt["ranks"]), ("step", doubt["iterations"]))
         if numbers
     ]
@@ -530,7 +530,7 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         if many > _MAX_FILES and telemetry.format in shown:
             continue
         shown.add(telemetry.format)
-        more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
+        more = [f"and {many - 1} more files of {telemetry.format}"] if many > _MAX_FILES else []
         unused = _unused_lines(telemetry.unused)
         yield _sampled_section("telemetry", telemetry, "samples", *unused, *more)
     for log in run.logs:
@@ -616,9 +616,9 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
             ranks.setdefault(text, []).append(source["rank"])
         for text, those in ranks.items():
             whose = f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else ""
-            lines += [f"{title}{text}{whose}"] * bool(text)
+            lines += [f"{title}{text}{whose}"] if text else []
     lines += _gpu_clock_lines(sources)
-    several = ", in each rank" * (len(sources) > 1)
+    several = ", in each rank" if len(sources) > 1 else ""
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):
             lines += [f"{title}{several}", *(f"  {line}" for line in counts)]

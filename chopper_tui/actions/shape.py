@@ -29,8 +29,8 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.find import names_found
-from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
+from chopper_core.views.shared.run_notes import cut_note
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns, splits_of
 from chopper_tui.actions.ask import by, find_in_run, of, reading_width
 from chopper_tui.actions.program import open_command
@@ -170,7 +170,7 @@ async def _show_filtered(screen: Explorer, text: str, label: str | None = None) 
     if _hides_all(screen, text):
         hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))
         more = f"{count(_names_in_run(screen, text), 'name')} of the run: ⏎ shows them; "
-        screen.say(more * (not more.startswith("0")) + next(hints, ""), error=True)
+        screen.say((more if not more.startswith("0") else "") + next(hints, ""), error=True)
 
 
 def _hides_all(screen: Explorer, text: str) -> bool:
@@ -256,7 +256,7 @@ async def sort(screen: Explorer, argument: str) -> None:
     options.append(("name", "name", "alphabetical"))
     times = Counter(column.title for column in frame.columns)
     for column in frame.columns:
-        title = column.title + f" ({column.name})" * (times[column.title] > 1)
+        title = column.title + (f" ({column.name})" if times[column.title] > 1 else "")
         options.append((f"-{column.name}", title, column.definition))
     current = frame.sort if frame.sort in ("", "name") else f"-{frame.sort.removeprefix('-')}"
     screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
