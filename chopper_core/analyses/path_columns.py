@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from chopper_core.columns.metric import Scope, Values, absent, declare
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError
-
-GAP_COLUMNS: Final = ("gap_host_ns", "gap_latency_ns", "gap_dispatch_ns")
-"""By `graph.path.GAPS`."""
 
 
 def _figure(name: str, scope: Scope) -> Values:

@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.path_columns import GAP_COLUMNS
 from chopper_core.columns import Values
 from chopper_core.graph.build import build_graph, step_graph
-from chopper_core.graph.path import longest_path, work_alone
+from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
 from chopper_core.graph.step_graph import Replayed, StepGraph, replay
 from chopper_core.model.groups import Groups
@@ -20,6 +19,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.grouping import counts_of, distinct, evenly, sums_of
 
+GAP_COLUMNS: Final = tuple(f"gap_{name}_ns" for name in GAPS)
 _MOST_ROWS: Final = 1 << 19
 """Of a step with too many activities, as many GPUs are in the graph as have so many."""
 

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import collective_figures
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.path_columns import GAP_COLUMNS
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
-from chopper_core.analyses.scope_path import ScopePath, scope_path
+from chopper_core.analyses.scope_path import GAP_COLUMNS, ScopePath, scope_path
 from chopper_core.columns import METRICS, Reduces, Values, column, worded
 from chopper_core.columns.labels import LABELS
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
