@@ -238,7 +238,7 @@ class SignalRowsDrawer(Drawer[SignalRows]):
 class GpuLanesDrawer(Drawer[GpuLanes]):
     """The time of each step, and a row per GPU in place of the table's: values and lanes."""
 
-    follows_cursor = is_table = is_alone = True
+    follows_cursor = is_table = is_alone = is_quick = True
     opens_with = "enter"
 
     def body_lines(self, chart: GpuLanes) -> int:

@@ -175,6 +175,8 @@ class PicturePane(DrawnPane, Dragging, Listing):
 
     _taken = 0
     """Lines at their top that the border has."""
+    _fits: tuple[int, int] | None = None
+    """The size that a quick drawing was made for."""
     _shown: tuple[Sequence[Chart], int, int | None] = (), 0, None
 
     @property
@@ -202,9 +204,22 @@ class PicturePane(DrawnPane, Dragging, Listing):
             return last
         return min(int(np.searchsorted(bar.steps, before.steps[self.cursor])), last)
 
+    @property
+    def _is_quick(self) -> bool:
+        return bool(self.pictures) and drawing.drawer_of(self.pictures[0]).is_quick
+
+    def draw_soon(self) -> None:
+        """Draw a quick picture at once: it is painted together with the lines around it."""
+        if self._is_quick:
+            self._asked += 1
+            self._fits = None
+            self.redraw()
+        else:
+            super().draw_soon()
+
     def forget(self) -> None:
         """Leave out the picture of another place, until that of the new one is drawn."""
-        self.content, self.drawn = (), ()
+        self.content, self.drawn, self._fits = (), (), None
         self.redraw()
 
     def show_cursor(self) -> None:
@@ -316,11 +331,12 @@ class PicturePane(DrawnPane, Dragging, Listing):
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines drawn last; quick drawings are there at the first paint.
+        """The lines drawn last; quick drawings are there at the first paint, and of each size.
 
         The title is in the border: what is left of its line is the legend.
         """
-        if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
+        if self._is_quick and self._fits != (width, height):
+            self._fits = width, height
             self.drawn = self.drawing(width, height, wanted, *self.content)
         if not self.is_panel:
             return self.drawn
