@@ -36,7 +36,8 @@ class ThinnedSamples:
     def __init__(self) -> None:
         self._spans: tuple[Int64, Int64, Float64]
         """Set at once: other threads read them."""
-        self._spans = np.empty(0, np.int64), np.empty(0, np.int64), np.empty((4, 0))
+        self._spans = self._room = np.empty(0, np.int64), np.empty(0, np.int64), np.empty((4, 0))
+        """The spans, and the arrays that they are the beginning of: more are added behind them."""
 
     @property
     def begins_ns(self) -> Int64:
@@ -56,8 +57,12 @@ class ThinnedSamples:
 
     def add(self, times_ns: Int64, values: Float64) -> None:
         """Add samples; one at a known time replaces that, one older than a merged span is known."""
-        merged = int(np.count_nonzero(self.figures[3] > 1))
         new = np.isfinite(values)
+        is_later = not len(self) or not len(times_ns) or times_ns[0] > self.begins_ns[-1]
+        if is_later and (times_ns[1:] > times_ns[:-1]).all():
+            self._append(times_ns[new], values[new])
+            return
+        merged = int(np.count_nonzero(self.figures[3] > 1))
         if merged:
             new &= times_ns > self.ends_ns[merged - 1]
         times, own = times_ns[new], np.stack([*[values[new]] * 3, np.ones(new.sum())])
@@ -70,6 +75,26 @@ class ThinnedSamples:
         if (begins[1:] < begins[:-1]).any():
             order = np.argsort(begins, kind="stable")
             begins, ends, figures = begins[order], ends[order], figures[:, order]
+        self._set(begins, ends, figures)
+
+    def _append(self, times_ns: Int64, values: Float64) -> None:
+        """Add samples in rising order that are later than all before, behind these."""
+        count, size = len(self), len(self) + len(times_ns)
+        if size > len(self._room[0]):
+            more = size - count + _MOST // 4
+            begins, ends = (np.append(own, np.empty(more, np.int64)) for own in self._spans[:2])
+            figures = np.append(self.figures, np.empty((4, more)), axis=1)
+            self._room = begins, ends, figures
+        begins, ends, figures = self._room
+        begins[count:size] = ends[count:size] = times_ns
+        figures[:3, count:size], figures[3, count:size] = values, 1.0
+        if size > _MOST:
+            self._set(begins[:size], ends[:size], figures[:, :size])
+        else:
+            self._spans = begins[:size], ends[:size], figures[:, :size]
+
+    def _set(self, begins: Int64, ends: Int64, figures: Float64) -> None:
+        """Take spans in rising order; of too many the earlier half is merged in pairs."""
         while len(begins) > _MOST:
             half = len(begins) // 4 * 2
             low, mean, high, count = figures[:, :half].reshape(4, -1, 2)
@@ -78,7 +103,7 @@ class ThinnedSamples:
             figures = np.concatenate([np.stack(pairs), figures[:, half:]], axis=1)
             begins = np.concatenate([begins[:half:2], begins[half:]])
             ends = np.concatenate([ends[1:half:2], ends[half:]])
-        self._spans = begins, ends, figures
+        self._spans = self._room = begins, ends, figures
 
     @property
     def period_ns(self) -> int:
