@@ -485,7 +485,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                 recent = follower.recent
                 holding, problem = len(recent.open_alarms), problem or follower.problem
                 alarms = f"{holding} alarm{'s' * (holding > 1)}" if holding else ""
-                said = (alarms, follower.beside, follower.deleted, problem, recent.age(time()))
+                said = (alarms, follower.beside, recent.gone, problem, recent.age(time()))
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:

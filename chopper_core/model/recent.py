@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from math import nan
 from time import time
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.phrases import age_text, count
 from chopper_core.model.recent_steps import RecentSteps
 from chopper_core.model.signals import IntegralCurve, Signal, between
@@ -201,6 +203,8 @@ class RecentSamples:
         """On the GPUs of this node."""
         self.problem = ""
         """Why the run can't be read as its files are now."""
+        self.gone = ""
+        """The files that are gone or renamed since they were read, in a few words."""
         self.others: tuple[OtherRun, ...] = ()
         """The runs in the same directory, the newest first."""
         self.events: list[AlarmEvent] = []
@@ -300,6 +304,21 @@ class RecentSamples:
             high = max(float(each.figures[2].max()) for each in gpus.values())
             if unit is Unit.PERCENT:
                 low, high = 0.0, 100.0
-            curves = {gpu: each.curve(since_ns) for gpu, each in gpus.items()}
+            curves = LazyMap(gpus, partial(_curve, gpus, since_ns))
             signals[name] = Signal(name, title, unit, curves, low, high)
         return signals
+
+    def latest(self, name: str, gpus: Sequence[int], since_ns: int) -> Float64:
+        """The newest value of a signal of each GPU; NaN where it held only until before then."""
+        found = np.full(len(gpus), np.nan)
+        for place, gpu in enumerate(gpus):
+            series = self.series.get((name, gpu))
+            if series is not None and len(series):
+                begin_ns = int(series.begins_ns[-1])
+                if begin_ns >= since_ns or begin_ns + series.period_ns >= since_ns:
+                    found[place] = series.figures[1, -1]
+        return found
+
+
+def _curve(series: Mapping[int, ThinnedSamples], since_ns: int, gpu: int) -> IntegralCurve:
+    return series[gpu].curve(since_ns)

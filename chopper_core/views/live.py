@@ -147,7 +147,7 @@ def answer(run: Run, view: View) -> ViewResult:
     stale = run.recent.stale(clock()) if run.recent is not None else frozenset()
     now = {
         name: np.where(
-            [(name, gpu) in stale for gpu in gpus], np.nan, _latest(signal, gpus, end_ns)
+            [(name, gpu) in stale for gpu in gpus], np.nan, _latest(run, signal, gpus, end_ns)
         )
         for name, signal in measured.items()
     }
@@ -509,8 +509,10 @@ def _means(curve: IntegralCurve | None, bounds: Int64, nothing: Float64) -> Floa
     return nothing if curve is None or not len(curve.edges_ns) else curve.means(bounds)
 
 
-def _latest(signal: Signal, gpus: list[int], end_ns: int) -> Float64:
+def _latest(run: Run, signal: Signal, gpus: list[int], end_ns: int) -> Float64:
     """The latest value of each GPU; NaN for a stale one."""
+    if run.recent is not None:
+        return run.recent.latest(signal.name, gpus, end_ns - STALE_NS)
     found = np.full(len(gpus), np.nan)
     for place, gpu in enumerate(gpus):
         curve = signal.curves.get(gpu)

@@ -84,8 +84,10 @@ def bytes_in(terminal: Terminal, seconds: float) -> int:
 
 
 def go(terminal: Terminal, where: str) -> None:
+    """Go to an address, and there to the first row: a run that is followed begins on its newest."""
     terminal.send(f":go {where}\r")
     terminal.quiet(0.6)
+    terminal.send("g")
 
 
 @pytest.mark.sweep  # It waits for seconds, and for its share of a busy machine.
@@ -145,7 +147,7 @@ def test_a_job_is_followed_to_what_its_finished_directory_shows(tmp_path: Path) 
         # It rests: all figures are those of the directory, and the cursor is where it was.
         terminal.until_text("last data")
         bytes_in(terminal, 4.0)
-        cursor = next(line for line in body(terminal) if "▌" in line)
+        cursor = next(line for line in terminal.screen.display if "▌" in line)
         assert cursor.split()[1] == "1"
         with watching(job.folder, "--jobs", "1", view=":?view=live") as other:
             until_position(other, "/2")
@@ -158,7 +160,7 @@ def test_a_job_is_followed_to_what_its_finished_directory_shows(tmp_path: Path) 
                         break
                     bytes_in(terminal, 0.3)
                     bytes_in(other, 0.3)
-                assert body(terminal) == body(other), where
+                assert body(terminal) == body(other), f"{where}\n{terminal.text}\n{other.text}"
         terminal.send("q")
         assert terminal.wait() == 0
 
