@@ -43,7 +43,7 @@ SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 def scope_lines(
     run: Run, view: View, width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
-    from chopper_core.views.shared.children import signal_chart
+    from chopper_core.views.shared.signal_charts import signal_chart
     from chopper_tui.draw import signal_plot as plot
     from chopper_tui.draw.figures import figures_shown
     from chopper_tui.draw.pieces import painted_line

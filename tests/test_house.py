@@ -36,7 +36,7 @@ def test_no_two_classes_have_one_name(modules: dict[Path, ast.Module]) -> None:
     assert {name: places for name, places in named.items() if len(places) > 1} == {}
 
 
-ROLES = {"answer", "main", "read", "recognise", "run", "set_frame", "write"}
+ROLES = {"answer", "main", "missing_from", "read", "recognise", "run", "set_frame", "write"}
 """What a registry calls in each of its modules."""
 
 

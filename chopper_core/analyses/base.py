@@ -220,6 +220,11 @@ def baseline_of(run: Run, view: View) -> tuple[Run, View]:
     return run if there.run == view.run else run.baseline_run(there.run), there
 
 
+def pair_codes(pairs: Groups) -> Int64:
+    """A number for the GPU and step of each of some groups."""
+    return (pairs.codes("gpu").astype(np.int64) << 32) + pairs.codes("iteration")
+
+
 def divided(values: Values, by: Int64) -> Values:
     return values if (by == 1).all() else replace(values, numbers=values.numbers / by)
 

@@ -30,7 +30,7 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
-from chopper_core.work.kernel_classes import ATTENTION_CLASS, is_communication, kernel_classes
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, classes_of_names, is_communication
 
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
@@ -218,8 +218,7 @@ _OTHER: Final = len(CLASS_NAMES) - 1
 
 def _class_of_names(run: Run) -> Int8:
     def found() -> Int8:
-        names = run.table.names
-        return np.array([_GROUPS.get(each, _OTHER) for each in kernel_classes(names)], np.int8)
+        return np.array([_GROUPS.get(each, _OTHER) for each in classes_of_names(run)], np.int8)
 
     return run.memo(("timeline class of name",), found)
 

@@ -35,6 +35,14 @@ class LabelledRows(Struct, frozen=True, eq=False):
     labels: list[str]
 
 
+class FigureRows(LabelledRows, frozen=True, eq=False):
+    """Rows that aren't made of activities, such as windows of a log, with figures by column."""
+
+    figures: dict[str, Values]
+    whole: dict[str, Values] = {}
+    """Those of all rows as one, where they aren't sums."""
+
+
 class Partition(LabelledRows, frozen=True, eq=False):
     """Activities divided into rows: each is in one row."""
 

@@ -18,7 +18,7 @@ from chopper_core.render.arrow import about_field, field_of
 from chopper_core.render.tables import TABLE_NAMES, run_table, table_rows
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.grouping import grouped_by
-from chopper_core.views.shared.children import run_notes
+from chopper_core.views.shared.run_notes import run_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,10 +31,13 @@ from chopper_core.columns.metric import (
     Scope as Scope,
     Theme as Theme,
     Values as Values,
+    OTHER_COLUMNS as OTHER_COLUMNS,
     column as column,
     columns as columns,
     computed_column as computed_column,
     numbered as numbered,
+    parse_columns as parse_columns,
+    row_columns as row_columns,
     worded as worded,
     worded_codes as worded_codes,
 )

@@ -97,7 +97,8 @@ class Shown(Struct, frozen=True, eq=False):
 
     @property
     def labels(self) -> list[str]:
-        return [self.rows.labels[row] for row in self.at.tolist()]
+        labels = self.rows.labels
+        return [labels[row] for row in self.at.tolist()]
 
     @property
     def hidden(self) -> int:

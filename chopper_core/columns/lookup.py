@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.columns import counters
-from chopper_core.columns.metric import METRICS, Metric, Theme, absent
+from chopper_core.columns.metric import METRICS, OTHER_COLUMNS, Metric, Theme, absent
 from chopper_core.columns.time import part_of_signal
 from chopper_core.model.column_names import HEAT, NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import CounterInfo, Hardware
@@ -212,30 +212,53 @@ def reasons(
 
 
 def catalogue(format_name: str) -> str:
-    """All columns that are registered: those of `columns` in their order, then others by name."""
+    """All columns that are registered: those of `columns` in their order, then others by name; last
+    those of rows that aren't made of activities."""
     others = sorted(METRICS.keys() - set(_OWN))
     known = [METRICS[name] for name in (*_OWN, *others)]
+    of_rows = sorted(OTHER_COLUMNS.values(), key=lambda each: each.rows)
     if format_name == "json":
         names = ("name", "unit", "title", "reduces", "definition", "source")
-        entries = [
-            {name: getattr(each, name) for name in names}
-            | {"missing_because": each.missing_because or None}
-            for each in known
-        ]
+        entries, entries_of_rows = (
+            [
+                {name: getattr(each, name) for name in names}
+                | {"missing_because": each.missing_because or None}
+                for each in every
+            ]
+            for every in (known, of_rows)
+        )
+        for entry, each in zip(entries_of_rows, of_rows, strict=True):
+            entry["rows"] = each.rows
         import json
 
-        return json.dumps({"schema": "chopper.metrics/1", "metrics": entries}, indent=1) + "\n"
+        document = {
+            "schema": "chopper.metrics/1",
+            "metrics": entries,
+            "columns_of_other_rows": entries_of_rows,
+        }
+        return json.dumps(document, indent=1) + "\n"
     if format_name == "markdown":
         lines = ["| name | unit | of children | definition |", "| :-- | :-- | :-- | :-- |"]
         lines += [
             f"| `{each.name}` | {each.unit} | {each.reduces} | {each.definition} |"
             for each in known
         ]
+        lines += [
+            "",
+            "Columns of rows that aren't made of activities:",
+            "",
+            "| name | unit | of | definition |",
+            "| :-- | :-- | :-- | :-- |",
+        ]
+        lines += [
+            f"| `{each.name}` | {each.unit} | {each.rows} | {each.definition} |" for each in of_rows
+        ]
         return "\n".join(lines) + "\n"
     lines = []
-    for each in known:
+    for each in (*known, *of_rows):
         unit = f" ({each.unit})" if each.unit and not each.name.endswith("_ns") else ""
-        lines.append(f"{each.name}{unit}, shown as `{each.title}`; of children: {each.reduces}")
+        of = f"of {each.rows}" if each.rows else f"of children: {each.reduces}"
+        lines.append(f"{each.name}{unit}, shown as `{each.title}`; {of}")
         lines += [f"    {line}" for line in textwrap.wrap(each.definition, 92)]
         if each.missing_because:
             lines.append(f"    missing: {each.missing_because}")

@@ -45,7 +45,7 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
-from chopper_core.work.kernel_classes import kernel_classes
+from chopper_core.work.kernel_classes import classes_of_names
 
 
 class Threshold(Struct, frozen=True):
@@ -185,7 +185,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def of_classes(self, classes: Collection[str]) -> Mask:
         """Whether each name of the table is of one of some classes."""
-        return np.array([each in classes for each in kernel_classes(self.table.names)], np.bool_)
+        return np.array([each in classes for each in classes_of_names(self.run)], np.bool_)
 
     def codes(self, level: str) -> Int64:
         return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))

@@ -28,7 +28,7 @@ _QUICK_S: Final = 0.002
 _QUICK_BYTES: Final = 1 << 18
 """What is made within that time is taken to hold so much, until all is measured."""
 _LONG: Final = 256
-"""Of a longer list, the last value tells what all are."""
+"""Of a longer list or tuple, the last value tells what all are."""
 _SHARED: Final = (type, ModuleType, str, int, float)
 
 
@@ -110,7 +110,7 @@ def _bytes_held(value: object, seen: set[int]) -> int:
         if isinstance(each, np.ndarray):
             total += each.nbytes if each.base is None else 0
             left.append(each.base)
-        elif type(each) is list and len(each) > _LONG and isinstance(each[-1], _SHARED):
+        elif isinstance(each, list | tuple) and len(each) > _LONG and isinstance(each[-1], _SHARED):
             total += sys.getsizeof(each[-1]) * len(each)
         elif isinstance(each, FunctionType):
             left += each.__closure__ or ()

@@ -295,14 +295,16 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         texts = self._texts(level)
         if texts is None:
             return str(code)
-        # A label that reads like a missing one begins with a backslash.
-        text = texts[code]
-        return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
+        return _spelled(texts[code])
 
     def texts_of(self, level: str, codes: AnyArray) -> list[str]:
-        if self._texts(level) is None:
-            return [NO_LABEL_TEXT if code == NO_LABEL else str(code) for code in codes.tolist()]
-        return [self.text_of(level, code) for code in codes.tolist()]
+        texts = self._texts(level)
+        return [
+            NO_LABEL_TEXT if code == NO_LABEL
+            else str(code) if texts is None
+            else _spelled(texts[code])
+            for code in codes.tolist()
+        ]  # fmt: skip
 
     def _texts(self, level: str) -> Sequence[str] | None:
         """The texts of a level's codes; None where they are numbers."""
@@ -310,6 +312,11 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
             return self._split(level)[1]
         of = {"phase": PHASES, "kind": _KINDS, "operation": self.operations, "kernel": self.names}
         return of.get(level)
+
+
+def _spelled(text: str) -> str:
+    """A label as a path spells it: one that reads like a missing one begins with a backslash."""
+    return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 
 
 Selection = slice | Index

@@ -54,7 +54,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.util.patterns import shape_of_name
-from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
+from chopper_core.work.kernel_classes import OTHER_CLASS, classes_of_names
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
@@ -235,14 +235,14 @@ def _collectives(run: Run) -> list[_Document]:
 
 def _unclassified(run: Run) -> dict[str, float]:
     """The milliseconds of kernels whose names have no class, most first."""
-    table = run.table
+    table, classes = run.table, classes_of_names(run)
     time_ns = np.zeros(len(table.names), np.int64)
     for rows in _rows_of_gpus(run).values():
         time_ns += sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
     return {
         table.names[code]: float(time_ns[code]) / 1e6
         for code in stable_order(-time_ns).tolist()
-        if time_ns[code] and kernel_class(table.names[code]) == OTHER_CLASS
+        if time_ns[code] and classes[code] == OTHER_CLASS
     }
 
 

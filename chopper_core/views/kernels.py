@@ -34,7 +34,7 @@ from chopper_core.model.view import View
 from chopper_core.util.grouping import sums_of
 from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.work.kernel_classes import kernel_classes
+from chopper_core.work.kernel_classes import classes_of_names
 
 SPEC: Final = ViewSpec(
     name="kernels",
@@ -54,7 +54,7 @@ _MAIN: Final = "main_operation"
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "name"
     rows = _partition(run, view, by)
-    classes = kernel_classes(run.table.names)
+    classes = classes_of_names(run)
     words: dict[str, Values] = {}
     if by == "class":
         names = list(dict.fromkeys(classes))

@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from chopper_core.util.arrays import AnyArray, Mask
 from chopper_core.util.patterns import late
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 UNNAMED: Final = "unnamed group"
@@ -148,7 +151,10 @@ communication  (?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|
                |\bmori::|\bpplx::|ep(?:dispatch|combine)\w{0,99}kernel
                |multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce
                |(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)
-               |(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}all_?gather\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}reduce_?scatter\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}all_?to_?all\w{0,99}(?:kernel|[<(])
+               |(?:^|::|\s)\w{0,99}all2all\w{0,99}(?:kernel|[<(])
                |moe_(?:comm|alltoall)::|userbuffers(?:_|::)|hybrid_ep(?:::|\d)|\ball_?reduce::
                |trt\w{0,9}_all_?reduce
 """
@@ -199,7 +205,8 @@ embedding      bucketize_sparse|permute_indices|bounds_check_ind
 gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
                |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe|mul_mat
                |marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
-               |moe_(?:ck|mm|stage)|dot_kernel|[aw](?<![a-z\d][aw])\d{1,2}_?[aw]\d{1,2}(?!\d)
+               |moe_(?:ck|mm|stage)|dot_kernel|a(?<![a-z\d]a)\d{1,2}_?[aw]\d{1,2}(?!\d)
+               |w(?<![a-z\d]w)\d{1,2}_?[aw]\d{1,2}(?!\d)
                |weight_only|[bs]gmv|flatmm|rnn_blockpersist|persistrnn
                |lora_(?:shrink|expand|[ab]_)|spmm|sddmm|wmma_
 elementwise    moe::dev::activation
@@ -294,6 +301,23 @@ def kernel_classes(names: Sequence[str]) -> list[str]:
         _CLASS_OF.clear()
     _CLASS_OF.update((name, found[name]) for name in unknown)
     return [found[name] for name in names]
+
+
+def classes_of_names(run: Run) -> tuple[str, ...]:
+    """The class of each name of a run's table, worked out once for its files: of many long names
+    that takes seconds."""
+    names = run.table.names
+
+    def made() -> tuple[str, ...]:
+        return tuple(kernel_classes(names))
+
+    def checked(known: tuple[str, ...]) -> tuple[str, ...]:
+        if len(known) != len(names):
+            raise ValueError("the classes of other names")
+        return known
+
+    key = ("classes of names",)
+    return run.memo(key, lambda: run.kept(key, tuple[str, ...], made, tuple, checked))
 
 
 def _class_of(name: str, table: _Table) -> str:

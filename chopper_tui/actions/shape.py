@@ -29,8 +29,8 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.find import names_found
-from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
+from chopper_core.views.shared.run_notes import cut_note
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns, splits_of
 from chopper_tui.actions.ask import by, find_in_run, of, reading_width
 from chopper_tui.actions.program import open_command

@@ -122,7 +122,7 @@ class BarDrawer(Drawer[BarChart]):
         count, glyphs = len(chart.labels), on.glyphs
         shown = on.rows_shown(count)
         bars = BarParts.of(chart, chart.labels)
-        texts = [_figure(value, chart.unit) or glyphs.missing for value in bars.sums]
+        texts = [text or glyphs.missing for text in _beside(chart, bars.sums)]
         digits = max(map(len, texts), default=0)
         labels = on.labels(chart.labels, chart.level)
         before = len(labels[0]) + digits + 1 if labels else 0
@@ -150,6 +150,16 @@ class BarDrawer(Drawer[BarChart]):
 
 def _is_waterfall(chart: BarChart) -> bool:
     return [each.name for each in chart.series] == ["reached", "adds"]
+
+
+def _beside(chart: BarChart, sums: Float64) -> list[str]:
+    """The figure next to each bar; a step of a waterfall has what it adds, not what it reaches."""
+    texts = [_figure(value, chart.unit) for value in sums]
+    named = {each.name: each.numbers for each in chart.series}
+    if "reached" in named:
+        steps = named["adds"] - named.get("saves", 0.0)
+        texts[1:-1] = ["+" * (step >= 0) + short_number(step) for step in steps[1:-1].tolist()]
+    return texts
 
 
 def _figure(number: float, unit: str) -> str:

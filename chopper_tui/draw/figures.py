@@ -24,7 +24,7 @@ from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW
 from chopper_core.views.frame import Frame, Number
-from chopper_core.views.shared.children import node_figures
+from chopper_core.views.shared.row_columns import node_figures
 
 _REST: Final = "more of the trace"
 

@@ -19,8 +19,8 @@ from chopper_core.render.glyphs import Glyphs, column_glyphs, sparkline
 from chopper_core.util.arrays import Float64
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import median_of, quantiles_along
-from chopper_core.views.shared.children import SignalChart
 from chopper_core.views.shared.marks import far_out
+from chopper_core.views.shared.signal_charts import SignalChart
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Drawer, Lens, area, wanted

@@ -88,6 +88,10 @@ _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
 
 
+_CUT_FROM: Final = 1 + 1e-9
+"""A bar longer than this, of its scale, is cut and marked."""
+
+
 class DrawnColumn(Struct, frozen=True):
     """A column as drawn."""
 
@@ -133,7 +137,11 @@ class DrawnColumn(Struct, frozen=True):
         share = min(abs(number or 0) / self.longest, 1.0)
         if self.fulls is None:
             full = min(max(round(share * self.bar), int(4 * share * self.bar >= 1)), self.bar)
-            return [(glyphs.row_bar * full, ink), (" " * (self.bar - full), "text")]
+            cells = glyphs.row_bar * full
+            if abs(number or 0) > self.longest * _CUT_FROM:
+                # It extends beyond the end of the scale, which others set.
+                cells = cells[:-1] + glyphs.crumb
+            return [(cells, ink), (" " * (self.bar - full), "text")]
         if number is None or not self.fulls[row] > 0:
             return [(" " * self.bar, "text")]
         filled, empty = list(glyphs.meter)

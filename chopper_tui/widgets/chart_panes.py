@@ -21,7 +21,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.children import SignalChart, signal_chart
+from chopper_core.views.shared.signal_charts import SignalChart, signal_chart
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.bars import card_lines

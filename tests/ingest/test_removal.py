@@ -24,7 +24,7 @@ from chopper_core.render.info import info_json as info_json
 from chopper_core.render.info import info_text as info_text
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import node_figures
+from chopper_core.views.shared.row_columns import node_figures
 from tests.ingest.simulated import Simulated
 
 NS_PER_DAY = 86_400 * 10**9

@@ -17,7 +17,8 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import node_figures, signal_chart
+from chopper_core.views.shared.row_columns import node_figures
+from chopper_core.views.shared.signal_charts import signal_chart
 from tests.oracles import accounting as oracle
 
 times = st.integers(0, 60)

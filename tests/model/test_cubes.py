@@ -29,8 +29,9 @@ from chopper_core.util.grouping import distinct
 from chopper_core.views import VIEWS, view_specs
 from chopper_core.views.find import find_everywhere
 from chopper_core.views.query import query
-from chopper_core.views.shared import children as charts_module
-from chopper_core.views.shared.children import node_figures, signal_chart
+from chopper_core.views.shared import signal_charts as charts_module
+from chopper_core.views.shared.row_columns import node_figures
+from chopper_core.views.shared.signal_charts import signal_chart
 from tests.support import Row, run_of, sample_run
 
 COLUMNS = [

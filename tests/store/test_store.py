@@ -40,7 +40,7 @@ from chopper_core.tables.mmap_columns import ColumnPlace, content_of, let_go
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import signal_chart
+from chopper_core.views.shared.signal_charts import signal_chart
 from tests.align.traces import GEMM, TinyTrace
 from tests.conftest import ROOT
 from tests.demo import generated_files
@@ -471,7 +471,7 @@ def test_what_another_version_kept_is_listed_replaced_and_cleared(
     cache.open_cached(str(trace), jobs=1)
     with monkeypatch.context() as later:
         later.setattr(store_format, "fingerprint", lambda: "of the next version")
-        later.setattr(cache, "_code_stamp", lambda: "of the next version")
+        later.setattr(cache, "_STARTED_WITH", "of the next version")
         (old,) = cache.entries()
         assert old.is_old and old.name == str(trace)
         cache.open_cached(str(trace), jobs=1)

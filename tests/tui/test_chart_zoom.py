@@ -13,8 +13,8 @@ from chopper_core.model.view import ALL_TIME, View, Window, enter, up
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared import children
-from chopper_core.views.shared.children import signal_chart
+from chopper_core.views.shared import signal_charts
+from chopper_core.views.shared.signal_charts import signal_chart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.chart_panes import SignalPane
@@ -180,7 +180,7 @@ def test_a_chart_of_very_many_gpus_shows_some_and_says_so(monkeypatch: pytest.Mo
     assert every.gpus == tuple(range(9)) and "busy % of 9 GPUs" in plot.plot_headline(
         every, 90, UNICODE
     )
-    monkeypatch.setattr(children, "MOST_CHARTED_GPUS", 4)
+    monkeypatch.setattr(signal_charts, "MOST_CHARTED_GPUS", 4)
     some = signal_chart(run, view, 32)
     assert len(set(some.gpus)) == 4 and set(some.gpus) < set(range(9))
     assert max(np.diff(sorted({-1, *some.gpus, 9}))) <= 3

@@ -187,6 +187,10 @@ def test_a_waterfall_has_the_names_of_its_steps_alone() -> None:
     sums = [Series("reached", np.array([0.0, 2.0])), Series("adds", np.array([2.0, 1e-5]))]
     (head, *_) = text(BarChart("up to", "ms", ("ideal", "idle"), tuple(sums)))
     assert head == "up to, ms"
+    steps = [Series("reached", np.array([0.0, 2, 2])), Series("adds", np.array([2.0, 1, 1]))]
+    rows = text(BarChart("up to", "ms", ("ideal", "idle", "measured"), tuple(steps)))[1:4]
+    # A step has what it adds: the ends have what is reached.
+    assert [row.split()[1] for row in rows] == ["2", "+1", "3"]
     small = BarChart("t", "ms", ("a", "b"), (Series("x", np.array([3.0, 7.2e-5])),))
     assert "<0.001" in text(small)[-1]
 

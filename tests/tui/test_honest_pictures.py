@@ -21,7 +21,7 @@ from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.render.palette import MEANINGS, again
 from chopper_core.views import view_specs
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import signal_chart
+from chopper_core.views.shared.signal_charts import signal_chart
 from chopper_tui.app import ChopperApp
 from chopper_tui.config import DEFAULTS
 from chopper_tui.draw import signal_plot

@@ -46,7 +46,7 @@ from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.util.errors import UsageError
 from chopper_core.util.progress import Cancelled
-from chopper_core.views.shared.children import SignalChart
+from chopper_core.views.shared.signal_charts import SignalChart
 from chopper_tui.draw import signal_plot
 from chopper_tui.draw.axes import Axis, labels, ticks
 from chopper_tui.draw.canvas import Lens

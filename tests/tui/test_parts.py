@@ -26,7 +26,7 @@ from chopper_core.render.palette import MEANINGS, NEUTRAL
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import SignalChart
+from chopper_core.views.shared.signal_charts import SignalChart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.charts import chart_lines
 from chopper_tui.draw.pieces import (

@@ -18,7 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import SignalChart
+from chopper_core.views.shared.signal_charts import SignalChart
 from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import Figure, detail, figures_shown
 from chopper_tui.draw.pieces import Pieces

@@ -42,7 +42,7 @@ from chopper_core.util.grouping import evenly
 from chopper_core.views import view_spec
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
-from chopper_core.views.shared.children import node_figures as root_figures
+from chopper_core.views.shared.row_columns import node_figures as root_figures
 
 TOTAL: Final = "total"
 MEAN: Final = "mean"

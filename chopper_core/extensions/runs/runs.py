@@ -56,7 +56,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.children import with_column_names
+from chopper_core.views.shared.row_columns import with_column_names
 from chopper_core.views.spec import BEST, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

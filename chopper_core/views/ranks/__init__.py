@@ -13,6 +13,7 @@ from chopper_core.analyses.base import NODE, Base, base_of
 from chopper_core.analyses.collective_figures import ends_within
 from chopper_core.analyses.leads import (
     MIN_CAUSE_SHARE,
+    ONE_GPU,
     RankLeads,
     Straggler,
     all_gpus_note,
@@ -79,6 +80,11 @@ _BINS: Final = 60
 _LINES: Final = 12
 _MOST_NAMED: Final = 16
 """Peers, and sets of them, in a note."""
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if len(run.gpus) > 1 else ONE_GPU
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -226,9 +232,12 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
         return (f"no straggler: {gpu} lags most, {time_text(lag_ns)} per kernel on average",)
     late, *more = stand.stragglers
     share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
-    lag, last = f"delays others by {time_text(late.delay_ns)} per step", ""
+    when, last = recurrence(late.when, stand.iterations), ""
+    lag = f"delays others by {time_text(late.delay_ns)} per step"
     if lag_ns > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
-        lag, last = f"lags {time_text(lag_ns)}", f"last in {share:.0f} % of kernels"
+        # The lag is a mean of all steps, also where only some are late.
+        lag = f"lags {time_text(lag_ns)}{' on average' if when else ''}"
+        last = f"last in {share:.0f} % of kernels"
         if onset := stand.onset():
             phase, layer = onset
             last += f" since {phase}{'' if layer == NO_LABEL_TEXT else f' layer {layer}'}"
@@ -246,7 +255,9 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
         for other in more
     )
     return (
-        facts(f"straggler {gpu} {lag}{recurrence(late.when, stand.iterations)}", last),
+        facts(f"straggler {gpu}{when}", lag, last)
+        if when
+        else facts(f"straggler {gpu} {lag}", last),
         facts(cost, _cause_sentence(stand, late), f"late too: {listed(also)}" if more else ""),
     )
 
@@ -256,6 +267,8 @@ def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
         return f"no cause exceeds {100 * MIN_CAUSE_SHARE:g} % of the step"
     kind = _idle_kind(stand) if late.cause == "launch" else _KINDS[late.cause]
     each = "" if stand.iterations == (NO_LABEL,) else " per step"
+    if 0 < len(late.when) < len(stand.iterations):
+        each = " per such step" if len(late.when) > 1 else " there"
     # Of what it does and how much longer it takes, the first with a figure.
     text = why_late(stand, late, each)[0]
     return f"{kind}: {next((part for part in text.split(': ') if re.search('[0-9]', part)), text)}"

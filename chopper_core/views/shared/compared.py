@@ -44,13 +44,9 @@ from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.frame import Frame, Number
-from chopper_core.views.shared.children import (
-    children,
-    cut_note,
-    names_of,
-    notes_of,
-    with_instances,
-)
+from chopper_core.views.shared.children import children
+from chopper_core.views.shared.row_columns import names_of, with_instances
+from chopper_core.views.shared.run_notes import cut_note, notes_of
 
 _WITH_DELTA: Final = (
     "kernels",

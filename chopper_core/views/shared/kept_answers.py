@@ -29,6 +29,7 @@ from chopper_core.model.charts import (
 )
 from chopper_core.model.groups import Groups, are_groups
 from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.store.kept import decoded, encoded, later
 from chopper_core.util.arrays import AnyArray, Index, Mask
@@ -148,7 +149,8 @@ class StoredAnswer(Struct, frozen=True):
     """A `ViewResult` as it is kept."""
 
     level: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    """None where they are those of its groups: names of kernels can be kilobytes each."""
     columns: tuple[StoredColumn, ...]
     opened: tuple[View, ...]
     """The views that the rows open; none where there are many, or where they are `parts_of`."""
@@ -176,9 +178,14 @@ class StoredAnswer(Struct, frozen=True):
         if isinstance(opens, OpensPart) and (opens.level, *opens.labels) == (rows.level, *labels):
             parts_of = opens.view
         are_opened = parts_of is None and len(labels) <= _MOST_OPENED
+        are_of_groups = (
+            isinstance(rows, Partition)
+            and rows.level in LEVELS
+            and rows.labels == rows.nodes.labels(rows.level)
+        )
         own: dict[str, Any] = {
             "level": rows.level,
-            "labels": labels,
+            "labels": None if are_of_groups else labels,
             "columns": tuple(StoredColumn.of(*each) for each in answer.columns),
             "opened": tuple(map(opens, range(len(labels)))) if are_opened else (),
             "parts_of": parts_of,
@@ -196,13 +203,10 @@ def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAns
 
     Raises ValueError where it isn't one of the run.
     """
-    count, again, opened = len(stored.labels), cache(again), stored.opened
-    if any(len(each.numbers) != count for each in stored.columns):
+    again, opened = cache(again), stored.opened
+    rows = _restored_rows(run, stored)
+    if any(len(each.numbers) != len(rows.labels) for each in stored.columns):
         raise ValueError("columns of another length")
-    rows = LabelledRows(stored.level, list(stored.labels))
-    if stored.nodes is not None and stored.whole is not None:
-        nodes, whole = stored.nodes.groups(run), stored.whole.groups(run)
-        rows = Partition(rows.level, rows.labels, nodes, whole)
     own: dict[str, Any] = {
         "rows": rows,
         "columns": tuple((each.metric, each.values) for each in stored.columns),
@@ -213,11 +217,23 @@ def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAns
         "opens": lambda row: opened[row] if opened else again().opens(row),
     }
     if stored.parts_of is not None:
-        own["opens"] = OpensPart(stored.parts_of, stored.level, stored.labels)
+        own["opens"] = OpensPart(stored.parts_of, stored.level, rows.labels)
     plain = {
         name: getattr(stored, name) for name in ViewResult.__struct_fields__ if name not in own
     }
     return ViewResult(**plain, **own)
+
+
+def _restored_rows(run: Run, stored: StoredAnswer) -> LabelledRows:
+    level, labels = stored.level, stored.labels
+    if stored.nodes is None or stored.whole is None:
+        if labels is None:
+            raise ValueError("rows without labels")
+        return LabelledRows(level, list(labels))
+    nodes, whole = stored.nodes.groups(run), stored.whole.groups(run)
+    if labels is None and level not in LEVELS:
+        raise ValueError("groups of another level")
+    return Partition(level, nodes.labels(level) if labels is None else list(labels), nodes, whole)
 
 
 def _stored_chart(chart: Chart) -> StoredChart:

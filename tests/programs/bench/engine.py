@@ -20,7 +20,7 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter, pivot, with_view, zoomed
 from chopper_core.views.find import find_everywhere
 from chopper_core.views.query import query
-from chopper_core.views.shared.children import signal_chart
+from chopper_core.views.shared.signal_charts import signal_chart
 from tests.programs.bench.processes import ROOT
 from tests.programs.bench.runs import LARGE, store_of
 

@@ -1,0 +1,284 @@
+"""The columns of a frame's rows, each computed when it is first asked for, and their totals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.analyses.base import base_of, divided
+from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.rows import Partition
+from chopper_core.columns import (
+    METRICS,
+    Metric,
+    Reduces,
+    Scope,
+    Values,
+    column_names,
+    metric_named,
+    numbered,
+)
+from chopper_core.columns.derived import Statistic, instance_levels, is_difference
+from chopper_core.columns.filter import NAME
+from chopper_core.columns.lookup import missing_throughout
+from chopper_core.columns.time import INSTANCES, SHARE
+from chopper_core.model.groups import Groups
+from chopper_core.model.memo import LazyMap
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.errors import UsageError
+from chopper_core.views.frame import Number
+from chopper_core.views.spec import ViewResult
+
+
+class LabelledActivities(Struct, frozen=True, eq=False):
+    """The activities with the label of each row, of a view that computes its own figures of them.
+
+    Registered columns answer there as in the tree; `at` is the group of each row, -1 without any.
+    """
+
+    level: str
+    nodes: Groups
+    at: Index
+    whole: Groups
+    """Those of all rows as one group."""
+
+    @classmethod
+    def of(cls, run: Run, view: View, level: str, labels: Sequence[str]) -> LabelledActivities:
+        tree = run.tree_of(view)
+        nodes = tree.split(view.path, (level,))
+        place_of = {label: place for place, label in enumerate(nodes.labels(level))}
+        at = np.array([place_of.get(label, -1) for label in labels], np.intp)
+        left_out = np.delete(nodes.codes(level), at[at >= 0]).tolist()
+        whole = tree.split(view.path, (), {level: left_out} if left_out else {})
+        return cls(level, nodes, at, whole)
+
+    def values(self, run: Run, view: View, metric: Metric) -> Values:
+        found = metric.compute(Scope.of(run, self.nodes, self.whole))
+        found = Coverage(run, view, self.level, self.nodes, self.whole).marked(metric, found)
+        taken = found.take(np.maximum(self.at, 0))
+        return replace(taken, missing=~taken.present() | (self.at < 0))
+
+
+class Columns:
+    """The columns of rows, each computed when it is first asked for.
+
+    Those of the result are of the rows alone, with their totals; all others are metrics of the
+    rows' activities, and their total row is that of the whole.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        view: View,
+        result: ViewResult,
+        counted: Mask | None = None,
+    ) -> None:
+        """Figures that add up are put on a base; rows that aren't `counted` have no share."""
+        rows, level = result.rows, result.rows.level
+        nodes = rows.nodes if isinstance(rows, Partition) else None
+        whole = rows.whole if isinstance(rows, Partition) else _node_of(run, view)
+        self._run, self._view, self._nodes, self._whole = run, view, nodes, whole
+        self.base = result.base or base_of(run, view)
+        self._labels = {level: rows.labels}
+        self._counted = counted
+        self._divisors: dict[Reduces, Int64] = {}
+        self.own = {column.name: (column, values) for column, values in result.columns}
+        self._labelled: LabelledActivities | None = None
+        self._is_labelled = nodes is None and has_activities(run, level)
+        self._has_nodes = nodes is not None or self._is_labelled
+        names = names_of(view, result.shown or tuple(self.own), self.own, has_nodes=self._has_nodes)
+        of_nodes = (name not in self.own or self._is_registered(name) for name in names)
+        self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
+        self._statistic = Statistic(view.stat, self.over) if view.stat and self.over else None
+        if self._statistic and not view.columns:
+            names = with_instances(names)
+        self._coverage = Coverage(run, view, level, whole if nodes is None else nodes, whole)
+        chosen = {
+            name: own
+            for name, own in self.own.items()
+            if self._statistic is None or not self._is_registered(name)
+        }
+        self._values = {
+            name: self._doubted(name, self._based(*own)) for name, own in chosen.items()
+        }
+        self._totals = {
+            name: self._based_total(each, result.total.get(name))
+            for name, (each, _) in chosen.items()
+        }
+        self._extrapolated: set[str] = set()
+        """The columns whose total was computed and is extrapolated."""
+        self.metrics = tuple(map(self.metric, names))
+        self.totals = LazyMap(names, lambda name: self._total(self.metric(name)))
+
+    def _is_registered(self, name: str) -> bool:
+        return self._nodes is not None and METRICS.get(name) is self.own[name][0]
+
+    @property
+    def hidden(self) -> tuple[Metric, ...]:
+        """The columns that can be asked for and aren't shown: the view's own, then registered."""
+        own = [each for each, _ in self.own.values() if each not in self.metrics]
+        known = {*self.own, *(each.name for each in self.metrics)}
+        registered = [
+            each
+            for each in (METRICS.values() if self._has_nodes else ())
+            if each.name not in known and not missing_throughout(each, self._run.table)
+        ]
+        return (*own, *registered)
+
+    def metric(self, name: str) -> Metric:
+        if name in self.own:
+            found = self.own[name][0]
+        elif self._nodes is None and not self._is_labelled:
+            raise UsageError(
+                f"the view {self._view.name} has no column {name!r}; it has {', '.join(self.own)}"
+            )
+        else:
+            found = metric_named(name, self._run.table, self._run.counter_info)
+        if self._statistic is None or name in self._totals:
+            return found
+        return self._statistic.metric(found)
+
+    def values(self, name: str) -> Values:
+        if name not in self._values:
+            metric = self.metric(name)
+            if self._nodes is None:
+                found = self._activities.values(self._run, self._view, metric)
+            else:
+                found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
+            if name == SHARE and self._counted is not None:
+                found = replace(found, missing=~(found.present() & self._counted))
+            self._values[name] = self._doubted(name, self._based(metric, found))
+        return self._values[name]
+
+    @property
+    def _activities(self) -> LabelledActivities:
+        if self._labelled is None:
+            ((level, labels),) = self._labels.items()
+            self._labelled = LabelledActivities.of(self._run, self._view, level, labels)
+        return self._labelled
+
+    def _doubted(self, name: str, values: Values) -> Values:
+        """Values marked where a doubt touches the column's figures."""
+        if name not in self._run.doubted:
+            return values
+        return replace(values, extrapolated=values.present())
+
+    def _based(self, metric: Metric, values: Values) -> Values:
+        """Values of the rows on the base of the view, marked where they cover only some GPUs."""
+        if self._nodes is not None:
+            values = self._coverage.marked(metric, values)
+        return divided(values, self._divisor(metric, self._labels))
+
+    def _based_total(self, metric: Metric, number: Number | None) -> Number | None:
+        by = int(self._divisor(metric, {"": [""]})[0])
+        return number if number is None or by == 1 else number / by
+
+    def _divisor(self, metric: Metric, labels: Mapping[str, Sequence[str]]) -> Int64:
+        if not metric.adds_up:
+            return np.ones(1, np.int64)
+        is_labelled = self._nodes is None and metric.name not in self.own
+        gpus = None if self._nodes is None else self._coverage.covered(metric)
+        if is_labelled:
+            # The view's own figures may be on the base already; these aren't.
+            return replace(self.base, is_applied=False).of_rows(labels, None, metric.reduces)
+        if gpus is not None or labels is not self._labels:
+            return self.base.of_rows(labels, gpus, metric.reduces)
+        # That of most columns is the same, and rows may be ten thousand.
+        if metric.reduces not in self._divisors:
+            found = self.base.of_rows(labels, None, metric.reduces)
+            self._divisors[metric.reduces] = found
+        return self._divisors[metric.reduces]
+
+    def _total(self, metric: Metric) -> Number | None:
+        if metric.name in self._totals:
+            return self._totals[metric.name]
+        whole = self._activities.whole if self._is_labelled else self._whole
+        found = metric.compute(Scope.of(self._run, whole))
+        if found.is_extrapolated(0):
+            self._extrapolated.add(metric.name)
+        return None if found.words is not None else self._based_total(metric, found.at(0))
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether there are figures that add up among them."""
+        return any(each.adds_up for each in (*self.metrics, *(own for own, _ in self.own.values())))
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._coverage.notes(self.metrics)
+
+    @property
+    def partial_totals(self) -> frozenset[str]:
+        partial = self._coverage.partial_totals(self.metrics)
+        return frozenset(name for name in partial if self.totals[name] is not None)
+
+    @property
+    def extrapolated_totals(self) -> frozenset[str]:
+        """Those of columns with rows that are extrapolated or missing: others have none."""
+        for metric in self.metrics:
+            values = self.values(metric.name)
+            masks = (each for each in (values.extrapolated, values.missing) if each is not None)
+            if any(each.any() for each in masks):
+                self.totals[metric.name]
+        return frozenset(self._extrapolated)
+
+
+def names_of(
+    view: View, default: Sequence[str], own: Collection[str] = (), *, has_nodes: bool = True
+) -> tuple[str, ...]:
+    """The columns of a view, and the one that its rows are sorted by, where it is one of them."""
+    names, sort = view.columns or tuple(default), view.sort.removeprefix("-")
+    if added := view.added_columns:
+        chosen = (name for name in names if not name.startswith("+"))
+        names = tuple(dict.fromkeys((*default, *chosen, *added)))
+    is_known = sort in own or (has_nodes and not is_difference(sort))
+    return (*names, sort) if is_known and sort not in ("", NAME, *names) else names
+
+
+def has_activities(run: Run, level: str) -> bool:
+    """Whether rows of a level are labels of activities, for which registered columns answer."""
+    return (
+        bool(len(run.table))
+        and not run.table.is_sampled
+        and (level in LEVELS or level in run.table.coordinates)
+    )
+
+
+def with_instances(names: Sequence[str]) -> tuple[str, ...]:
+    return (*names[:2], INSTANCES, *(name for name in names[2:] if name != INSTANCES))
+
+
+def _node_of(run: Run, view: View) -> Groups:
+    """The activities of a view's node as one group."""
+    if not len(run.table):
+        return Groups.single(run.table, slice(0, 0))
+    return run.tree_of(view).node(view.path)
+
+
+def with_column_names(
+    view: View, known: Sequence[Metric] = (), settings: Collection[str] = ()
+) -> View:
+    """The view with its columns by name, however they are written; settings name themselves."""
+
+    own = {*settings, *(metric.name for metric in known)}
+
+    def named(text: str) -> str:
+        return text if text.lstrip("-+") in own else column_names([text], known)[0]
+
+    return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
+
+
+def node_figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
+    """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
+    known = [metric_named(name, run.table, run.counter_info) for name in names]
+    if not len(run.table):
+        return {each.name: numbered([None]) for each in known}
+    node = run.tree_of(view).node(view.path)
+    columns = Columns(run, view, ViewResult(Partition("", [""], node, node), (), lambda row: view))
+    return {each.name: columns.values(each.name) for each in known}
