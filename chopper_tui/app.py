@@ -278,7 +278,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         return isinstance(screen, Sought) and screen.takes_key(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), *[AsciiFilter()] * self.glyphs.is_ascii]
+        return [*super().get_line_filters(), *([AsciiFilter()] if self.glyphs.is_ascii else [])]
 
     def set_timer(self, *args: Any, **options: Any) -> Timer:
         """Set a timer that fires, however late it starts: one ends a pause in drawing."""
@@ -484,7 +484,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                     problem = str(error) if isinstance(error, OSError) else internal_error(error)
                 recent = follower.recent
                 holding, problem = len(recent.open_alarms), problem or follower.problem
-                alarms = f"{holding} alarm{'s' * (holding > 1)}" if holding else ""
+                alarms = f"{holding} alarm{'s' if holding > 1 else ''}" if holding else ""
                 said = (alarms, follower.beside, recent.gone, problem, recent.age(time()))
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)

@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         known = [each for each in self._option_string_actions if each.startswith("--")]
         begun = [each for each in known if each.startswith(word)]
         near = (begun or get_close_matches(word, known, 1, 0.75))[:2]
-        return f"unknown option {word}" + f"; did you mean {' or '.join(near)}?" * bool(near)
+        return f"unknown option {word}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
     def error(self, message: str) -> NoReturn:
         reason = message.removeprefix("argument ")

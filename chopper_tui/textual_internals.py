@@ -436,6 +436,6 @@ def _look(style: Style | None, ground: str, text: str) -> str:
         front, back = back or ground, front or text
     if style.dim:
         front = mixed(front or text, back or ground, 0.4)
-    css = [f"fill:{front}"] * bool(front) + ["font-weight:bold"] * bool(style.bold)
-    css += ["text-decoration:underline"] * bool(style.underline)
-    return f"{';'.join(css)}|{back * (back != ground)}"
+    css = ([f"fill:{front}"] if front else []) + (["font-weight:bold"] if style.bold else [])
+    css += ["text-decoration:underline"] if style.underline else []
+    return f"{';'.join(css)}|{back if back != ground else ''}"

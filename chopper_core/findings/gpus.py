@@ -512,12 +512,12 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
-    reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
-    reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
+    reasons = [f"{which} take {percent(longer)} longer"] if longer >= CAUSE.share else []
+    reasons += [f"it has {percent(more)} more kernels"] if more >= CAUSE.share else []
     if not longer >= CAUSE.share:
         reasons += _where_long(context, known)
     *first, last = reasons or [""]
-    return f": {', '.join(first)}{' and ' * bool(first)}{last}" if last else ""
+    return f": {', '.join(first)}{' and ' if first else ''}{last}" if last else ""
 
 
 def _where_long(context: FindingsContext, known: LongStage) -> list[str]:

@@ -170,7 +170,7 @@ async def _show_filtered(screen: Explorer, text: str, label: str | None = None) 
     if _hides_all(screen, text):
         hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))
         more = f"{count(_names_in_run(screen, text), 'name')} of the run: ⏎ shows them; "
-        screen.say(more * (not more.startswith("0")) + next(hints, ""), error=True)
+        screen.say((more if not more.startswith("0") else "") + next(hints, ""), error=True)
 
 
 def _hides_all(screen: Explorer, text: str) -> bool:
@@ -256,7 +256,7 @@ async def sort(screen: Explorer, argument: str) -> None:
     options.append(("name", "name", "alphabetical"))
     times = Counter(column.title for column in frame.columns)
     for column in frame.columns:
-        title = column.title + f" ({column.name})" * (times[column.title] > 1)
+        title = column.title + (f" ({column.name})" if times[column.title] > 1 else "")
         options.append((f"-{column.name}", title, column.definition))
     current = frame.sort if frame.sort in ("", "name") else f"-{frame.sort.removeprefix('-')}"
     screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
