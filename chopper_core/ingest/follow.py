@@ -157,6 +157,7 @@ class Follower:
             problems.append(call.problem_after(_FEED_S))
             if isinstance(feed, LibraryFeed | ToolFeed):
                 self.recent.gpus, self.recent.processes = feed.gpus, feed.processes
+                self.recent.lacks = feed.lacks
         if self.feeds:
             self.problem = "; ".join(filter(None, problems))
 

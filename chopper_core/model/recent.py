@@ -201,6 +201,8 @@ class RecentSamples:
         """Of this node, by their number."""
         self.processes: tuple[NodeProcess, ...] = ()
         """On the GPUs of this node."""
+        self.lacks = ""
+        """What isn't read of this node's GPUs, and why."""
         self.problem = ""
         """Why the run can't be read as its files are now."""
         self.gone = ""

@@ -28,6 +28,7 @@ from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Line, Pieces, cut_line, marked
 from chopper_tui.draw.table import plan
+from chopper_tui.keymap import LIVE
 from chopper_tui.screen_data import ScreenSignal, Sparks, run_shown
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
@@ -123,10 +124,15 @@ class SignalPane(DrawnPane, Dragging):
 
     def show(self, run: Run, view: View) -> None:
         window = ALL_TIME if view.name else view.window
+        if view.name == LIVE:
+            from chopper_core.views.live import newest_window
+
+            window = newest_window(run)
         scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
-        if (run, scope) != self.content:
+        content = run, scope, view.name == LIVE
+        if content != self.content:
             self._measured = None
-        self.draw(run, scope)
+        self.draw(*content)
 
     def dragged(self, begin: int, end: int) -> None:
         if self._shown is None:
@@ -146,13 +152,18 @@ class SignalPane(DrawnPane, Dragging):
             self.redraw()
 
     def drawing(
-        self, width: int, height: int, check: Check, run: Run, view: View
+        self, width: int, height: int, check: Check, run: Run, view: View, is_newest: bool
     ) -> Sequence[Pieces]:
+        """Draw the signal of a view; that of the newest traces over the time since they began."""
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
         # With very many GPUs it takes long.
         make = partial(signal_chart, run, view, bins, check)
-        self._shown = seen = run.memo(("signal chart", view, bins), make)
+        seen = run.memo(("signal chart", view, bins), make)
+        if is_newest:
+            length_ns = seen.end_ns - seen.start_ns
+            seen = replace(seen, start_ns=0, end_ns=length_ns, scope_ns=(0, length_ns))
+        self._shown = seen
         axis = self.time_axis
         rows = height - (not self.is_panel)
         lines = plot.draw_signals(seen, room, rows, self.glyphs, time_axis=axis, check=check)
