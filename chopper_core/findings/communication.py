@@ -275,9 +275,9 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
 
 SLOWED: Final = threshold("""slower during communication | 20 | %
     the copies of a collective always cost the kernels next to them a few percent""")
-CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pearson's r, at least
+CORRELATION: Final = threshold("""correlation of overlap and duration | 0.7 | Pearson's r, at least
     Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
-SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.4 | % of the step
+SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the step
     it results from comparing kernels of different layers, where small differences mean nothing""")
 _MAX_COMPARED: Final = 64
 """Steps, at most."""

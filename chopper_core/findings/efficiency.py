@@ -48,7 +48,7 @@ _COPIES: Final = late(
     r"direct_copy|float\w*_copy_kernel|copy_device_to_device|transpose|contiguous|CatArrayBatchedCopy"
 )
 _OF_FSDP: Final = late(r"FSDP|FullyShard|all_gather|reduce_scatter|chunk_cat|split_with_sizes")
-_SOFTMAX: Final = late(r"(?i)softmax_?(?:warp_)?(?:forward|backward)(?!.*logsoftmax)")
+_SOFTMAX: Final = late(r"(?i)(?<!log)softmax_?(?:warp_)?(?:forward|backward)(?!.*logsoftmax)")
 
 
 def _rows_that_compute(context: FindingsContext) -> Index:
@@ -64,6 +64,11 @@ def _named(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) 
         f"{context.text(level, int(codes[at, 0]))} {time(context.per_iteration(float(sums[at])))}"
         for at in largest_first(sums)
     ]
+
+
+def _own_name(kernel: str) -> str:
+    """A kernel's name without its namespaces and template arguments."""
+    return shortened(kernel.partition("<")[0].removeprefix("void ").rpartition("::")[2])
 
 
 def _less(
@@ -168,11 +173,11 @@ def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
     of_name_ns = sums_of(lost, name, len(names))
     order = largest_first(of_name_ns)
     named = [
-        f"{shortened(table.names[int(names[at, 0])])} {percent(float(reached[at]))} "
+        f"{_own_name(table.names[int(names[at, 0])])} {percent(float(reached[at]))} "
         f"({time(context.per_iteration(float(whole[at])))})"
         for at in order
     ]
-    first = shortened(table.names[int(names[order[0], 0])], 28)
+    first = _own_name(table.names[int(names[order[0], 0])])
     saving = time(context.per_iteration(float(lost.sum())))
     yield _less(
         context,

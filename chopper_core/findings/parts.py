@@ -138,8 +138,8 @@ _COLUMNS: Final = {
 """Kind of time → the columns that it is in; a finding of unknown kind may be in any."""
 _TOUCHES: Final = 0.1
 """Of the time that a replay removes for a finding: with less in common, two are two."""
-_NOTHING: Final = 5e-4
-"""Of the step: what a part saves less than is next to nothing, and shown as 0.00 ms."""
+_NOTHING: Final = 1e-4
+"""Of the step: what a part saves less than is shown as 0.00 ms."""
 _MOST_PAIRED: Final = 8
 """Findings that save nothing alone are tried together with at most so many others."""
 _NARROWER: Final = 0.8
