@@ -202,7 +202,7 @@ def does(*causes: str) -> Condition:
 
     def holds(case: AdviceCase) -> Mapping[str, str] | None:
         what, name = case.host_cause
-        return {"what": what, "name": f" ({name})" * bool(name)} if what in causes else None
+        return {"what": what, "name": (f" ({name})" if name else "")} if what in causes else None
 
     return holds
 

@@ -516,13 +516,13 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
-    reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
+    reasons = [f"{which} take {percent(longer)} longer"] if longer >= CAUSE.share else []
     if more >= CAUSE.share:
         reasons.append(f"it has {percent(more)} more kernels{_more_kernels(context, known)}")
     if not longer >= CAUSE.share:
         reasons += _where_long(context, known)
     *first, last = reasons or [""]
-    return f": {', '.join(first)}{' and ' * bool(first)}{last}" if last else ""
+    return f": {', '.join(first)}{' and ' if first else ''}{last}" if last else ""
 
 
 def _more_kernels(context: FindingsContext, known: LongStage) -> str:

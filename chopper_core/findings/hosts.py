@@ -139,7 +139,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
             continue
         cause = own.main(own.by_cause) or charges.causes[codes[0]]
         name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
-        taken = f"leaves GPUs idle {time(cost)}{' a step' * context.has_iterations}"
+        taken = f"leaves GPUs idle {time(cost)}{' a step' if context.has_iterations else ''}"
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
             what,
@@ -181,7 +181,7 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
             continue
         idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
         name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
-        taken = f"{time(more)} more{' a step' * context.has_iterations}"
+        taken = f"{time(more)} more{' a step' if context.has_iterations else ''}"
         yield context.finding(
             one_line(f"{what}{name} leaves GPU {gpu} idle {taken}"),
             f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
@@ -423,8 +423,8 @@ def _bound(
         what = f"{next(short, main.what)} leaves GPUs idle {{taken}}"
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     # The rest of what it costs is idle time for other reasons.
-    of_all = f" of {time(cost_ns)}" * differs(own_ns, cost_ns)
-    taken = f"{time(own_ns)}{of_all}{' a step' * context.has_iterations}"
+    of_all = f" of {time(cost_ns)}" if differs(own_ns, cost_ns) else ""
+    taken = f"{time(own_ns)}{of_all}{' a step' if context.has_iterations else ''}"
     yield context.finding(
         (of_name if queued else one_line)(what.format(taken=taken), phase_of),
         f"{sentence}{doing}",

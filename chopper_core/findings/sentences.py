@@ -74,5 +74,5 @@ def finding_figures(finding: Finding) -> tuple[str, ...]:
         return ()
     saves = "–"
     if finding.saving_ns is not None:
-        saves = "≤" * is_bound(finding.remedy) + time(round(finding.saving_ns))
+        saves = ("≤" if is_bound(finding.remedy) else "") + time(round(finding.saving_ns))
     return time(round(finding.cost_ns)), saves

@@ -76,7 +76,11 @@ def age_text(age_s: float) -> str:
 def count(number: int, word: str) -> str:
     """A number of things: `1 layer`, `3 layers`, `2 classes`, `5 activities`."""
     if number != 1:
-        word = f"{word[:-1]}ies" if word.endswith("ity") else f"{word}{'e' * (word[-1] == 's')}s"
+        word = (
+            f"{word[:-1]}ies"
+            if word.endswith("ity")
+            else f"{word}{'e' if word[-1] == 's' else ''}s"
+        )
     return f"{number:,} {word}"
 
 

@@ -140,7 +140,7 @@ def _headline(known: Checked) -> str:
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(
         result,
-        f"{time(context.step_ns)}{' per step' * context.has_iterations}",
+        f"{time(context.step_ns)}{' per step' if context.has_iterations else ''}",
         f"{len(rules_of(context.run))} rules",
         f"{count(known.activities, 'activity')} checked",
     )

@@ -366,7 +366,8 @@ def _headline(scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     free = int((end - begin).sum()) / max(scope.alone_span_ns, 1)
     return (
         facts(
-            f"{work} of work, {gap} of waits on the longest path{' of a step' * (steps > 1)}",
+            f"{work} of work, {gap} of waits on the longest path"
+            f"{' of a step' if steps > 1 else ''}",
             f"{on_path} of {rows} activities",
             f"{free:.2f} could run at a time",
         ),
