@@ -544,7 +544,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                 recent = follower.recent
                 holding, problem = len(recent.open_alarms), problem or follower.problem
                 alarms = f"{holding} alarm{'s' if holding > 1 else ''}" if holding else ""
-                said = (alarms, follower.beside, follower.deleted, problem, recent.age(time()))
+                said = (alarms, follower.beside, recent.gone, problem, recent.age(time()))
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
