@@ -128,8 +128,10 @@ def asked_in(run: Run, text: str) -> _Asked:
         elif level and word != "l" and not asked.split:
             asked.split = level
         elif word in _WORST | _LONGEST | _SHORTEST:
-            asked.order = "worst" * (word in _WORST) or "shortest" * (word in _SHORTEST)
-            asked.order = asked.order or "longest"
+            if word in _WORST:
+                asked.order = "worst"
+            else:
+                asked.order = "shortest" if word in _SHORTEST else "longest"
         elif word in _STATISTICS:
             asked.statistic = _STATISTICS[word]
         elif word in _LIMITS and words and (number := _amount(words)):
@@ -228,6 +230,11 @@ def _bare_label(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
             yield from entries[:: -1 if asked.is_base else 1]
 
 
+def _sorted(asked: _Asked, column: str) -> str:
+    """The sort by a time, in the order that is asked for: the longest first."""
+    return column if asked.order == "shortest" else f"-{column}"
+
+
 def _place(view: View, asked: _Asked) -> Offer:
     """A place in the tree, its rows split and sorted as asked for."""
     place, name = _at(view, asked.steps), _crumbs(asked.steps)
@@ -240,14 +247,14 @@ def _place(view: View, asked: _Asked) -> Offer:
     rows = f"{level_title(place.level)}s"
     is_ranked = bool(asked.order) or place.level == "layer"
     if is_ranked:
-        place = replace(place, sort="-elapsed_ns"[asked.order == "shortest" :])
+        place = replace(place, sort=_sorted(asked, "elapsed_ns"))
     if asked.statistic:
         place = as_statistic(place, asked.statistic)
     first = "fastest" if asked.order == "shortest" else "slowest"
-    why = f"Its {rows}{f', the {first} first' * is_ranked}."
+    why = f"Its {rows}{f', the {first} first' if is_ranked else ''}."
     if not (asked.split or asked.order or asked.statistic):
         return going(f"Go to {name}", why, place)
-    title = f"{rows[0].upper()}{rows[1:]}{f' of {name}' * bool(name)}"
+    title = f"{rows[0].upper()}{rows[1:]}{f' of {name}' if name else ''}"
     if is_ranked:
         title += f", {first} first"
     if asked.statistic:
@@ -279,11 +286,11 @@ def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
         return
     by, wanted = named
     if limit:
-        sort = f"{'-' * (asked.limit[0] == '>')}{limit.partition(asked.limit)[0]}"
+        sort = f"{'-' if asked.limit[0] == '>' else ''}{limit.partition(asked.limit)[0]}"
         shown = replace(with_view(place, "kernels"), by=by, filter=f"{wanted} {limit}", sort=sort)
         yield going(f"{text} with {limit}", "Kernels by name.", shown)
         return
-    where = f" of {_crumbs(asked.steps)}" * bool(asked.steps)
+    where = f" of {_crumbs(asked.steps)}" if asked.steps else ""
     if asked.split == "shape":
         yield _of_shapes(run, place, asked, text, where)
         return
@@ -296,7 +303,7 @@ def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
         shown = replace(shown, sort=f"-{asked.statistic}_ns")
         yield going(f"{asked.statistic} of {text}{where}", "In a column of the kernels.", shown)
     elif asked.order:
-        shown = replace(shown, sort="-kernel_ns"[asked.order == "shortest" :])
+        shown = replace(shown, sort=_sorted(asked, "kernel_ns"))
         first = "fastest" if asked.order == "shortest" else "slowest"
         yield going(f"{text}{where}, {first} first", "By name.", shown)
     elif not asked.statistic:

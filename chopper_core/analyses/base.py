@@ -87,7 +87,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     def text(self) -> str:
         """What figures that add up are: `per step and GPU`, `total of 8 GPUs × 2 steps`."""
         if self.is_itself:
-            return "sum over the GPUs of each" * self.on_gpus
+            return "sum over the GPUs of each" if self.on_gpus else ""
         gpus, steps = (distinct(self.cells.codes(level)[self.counted]).tolist() for level in PAIR)
         is_run = steps in ([], [NO_LABEL])
         if self.pairs == 1:

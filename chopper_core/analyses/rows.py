@@ -67,6 +67,18 @@ def by_level(parent: Groups, level: str) -> Partition:
     return Partition(level, nodes.labels(level), nodes, parent)
 
 
+def by_node(run: Run, parent: Groups) -> tuple[list[str], Groups]:
+    """The hosts of a node's GPUs, and the activities of each; raises NothingToShow where the run
+    doesn't give hosts."""
+    gpu = parent.table.gpu[parent.rows]
+    gpus = distinct(gpu)
+    names = node_names(run, gpus.tolist())
+    known = sorted(set(names))
+    code_of = np.zeros(int(gpus.max()) + 1, np.int32)
+    code_of[gpus] = [known.index(name) for name in names]
+    return known, grouped(parent, code_of[gpu])[1]
+
+
 class GpuRows(LabelledRows, frozen=True, eq=False):
     """GPUs as rows: each alone, or those of a node or a parallel coordinate together."""
 

@@ -84,7 +84,7 @@ def as_json(
         "total": finite({each.name: frame.total.get(each.name) for each in columns}),
         **_given(
             partial_total=sorted(frame.partial_total.intersection(names)),
-            held_total=sorted(frame.extrapolated_total.intersection(names)),
+            held_total=sorted(name for name in names if frame.extrapolated_total.get(name)),
             unknown=_unknown(frame, columns),
             headline=_sentences(frame.headline),
             quality=[doubt.as_json for doubt in frame.quality],
@@ -270,7 +270,7 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
     mark = tuple(mark for mark, note in TIMES_NOTES.items() if note in frame.notes)
-    more = ["base"] * bool(frame.base) + ["times"] * bool(mark)
+    more = (["base"] if frame.base else []) + (["times"] if mark else [])
     mark = (frame.base, *mark) if frame.base else mark
     cells = (
         [frame.labels[row], *(figures[name] for name in names), frame.addresses(row), *mark]

@@ -319,7 +319,7 @@ def _headline(
             )
         ):
             if (number := values.at(0)) is not None:
-                mark = "~" * values.is_extrapolated(0)
+                mark = "~" if values.is_extrapolated(0) else ""
                 first.append(f"{mark}{scaled_text(number, unit)} {what}")
     low = int(np.nan_to_num(gfx, nan=np.inf).argmin())
     usual = others_median(gfx)[low]

@@ -218,7 +218,8 @@ async def why(screen: Explorer, _: str) -> None:
     gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
     arrow = f"{screen.table.glyphs.arrow} "
     options = [
-        (card.address, arrow * (place > 0) + card.text, "") for place, card in enumerate(cards)
+        (card.address, (arrow if place > 0 else "") + card.text, "")
+        for place, card in enumerate(cards)
     ]
 
     async def open_card(chosen: str) -> None:
@@ -354,7 +355,7 @@ def _followed_notes(run: Run) -> list[str]:
     if run.recent is None:
         return []
     others = [f"in the same directory: {each.text(clock())}" for each in run.recent.others]
-    return [*filter(None, [run.recent.problem]), *others]
+    return [*filter(None, [run.recent.problem, run.recent.gone]), *others]
 
 
 def _sources_text(run: Run, width: int) -> str:

@@ -28,6 +28,7 @@ from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Line, Pieces, cut_line, marked
 from chopper_tui.draw.table import plan
+from chopper_tui.keymap import LIVE
 from chopper_tui.screen_data import ScreenSignal, Sparks, run_shown
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
@@ -123,10 +124,15 @@ class SignalPane(DrawnPane, Dragging):
 
     def show(self, run: Run, view: View) -> None:
         window = ALL_TIME if view.name else view.window
+        if view.name == LIVE:
+            from chopper_core.views.live import newest_window
+
+            window = newest_window(run)
         scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
-        if (run, scope) != self.content:
+        content = run, scope, view.name == LIVE
+        if content != self.content:
             self._measured = None
-        self.draw(run, scope)
+        self.draw(*content)
 
     def dragged(self, begin: int, end: int) -> None:
         if self._shown is None:
@@ -146,13 +152,18 @@ class SignalPane(DrawnPane, Dragging):
             self.redraw()
 
     def drawing(
-        self, width: int, height: int, check: Check, run: Run, view: View
+        self, width: int, height: int, check: Check, run: Run, view: View, is_newest: bool
     ) -> Sequence[Pieces]:
+        """Draw the signal of a view; that of the newest traces over the time since they began."""
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
         # With very many GPUs it takes long.
         make = partial(signal_chart, run, view, bins, check)
-        self._shown = seen = run.memo(("signal chart", view, bins), make)
+        seen = run.memo(("signal chart", view, bins), make)
+        if is_newest:
+            length_ns = seen.end_ns - seen.start_ns
+            seen = replace(seen, start_ns=0, end_ns=length_ns, scope_ns=(0, length_ns))
+        self._shown = seen
         axis = self.time_axis
         rows = height - (not self.is_panel)
         lines = plot.draw_signals(seen, room, rows, self.glyphs, time_axis=axis, check=check)
@@ -175,6 +186,8 @@ class PicturePane(DrawnPane, Dragging, Listing):
 
     _taken = 0
     """Lines at their top that the border has."""
+    _fits: tuple[int, int] | None = None
+    """The size that a quick drawing was made for."""
     _shown: tuple[Sequence[Chart], int, int | None] = (), 0, None
 
     @property
@@ -202,9 +215,22 @@ class PicturePane(DrawnPane, Dragging, Listing):
             return last
         return min(int(np.searchsorted(bar.steps, before.steps[self.cursor])), last)
 
+    @property
+    def _is_quick(self) -> bool:
+        return bool(self.pictures) and drawing.drawer_of(self.pictures[0]).is_quick
+
+    def draw_soon(self) -> None:
+        """Draw a quick picture at once: it is painted together with the lines around it."""
+        if self._is_quick:
+            self._asked += 1
+            self._fits = None
+            self.redraw()
+        else:
+            super().draw_soon()
+
     def forget(self) -> None:
         """Leave out the picture of another place, until that of the new one is drawn."""
-        self.content, self.drawn = (), ()
+        self.content, self.drawn, self._fits = (), (), None
         self.redraw()
 
     def show_cursor(self) -> None:
@@ -316,11 +342,12 @@ class PicturePane(DrawnPane, Dragging, Listing):
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines drawn last; quick drawings are there at the first paint.
+        """The lines drawn last; quick drawings are there at the first paint, and of each size.
 
         The title is in the border: what is left of its line is the legend.
         """
-        if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
+        if self._is_quick and self._fits != (width, height):
+            self._fits = width, height
             self.drawn = self.drawing(width, height, wanted, *self.content)
         if not self.is_panel:
             return self.drawn
@@ -393,7 +420,7 @@ class RowsPane(DrawnPane):
         shown = lines - 1 if len(frame) < lines else lines - 2
         rows = range(min(len(frame), shown))
         signal = ScreenSignal(frame.signal, frame.means)
-        signals = [frame.signal] * (here is not None)
+        signals = [frame.signal] if here is not None else []
         layout = plan(frame, width - self.is_panel, self.glyphs, signals=signals)
         sparks = [Sparks(self.glyphs, each.cells, signal=signal, rows=len(frame))
                   for each in layout.sparks]  # fmt: skip
@@ -405,10 +432,12 @@ class RowsPane(DrawnPane):
             own = [each.drawn.get(row, ()) for each in sparks]
             is_here = frame.labels[row] == here
             pieces = layout.row(row, own, cursor=False)
-            drawn.append([(self.glyphs.cursor * is_here + text[is_here:] if not at else text, ink)
-                          for at, (text, ink) in enumerate(pieces)])  # fmt: skip
+            if is_here:
+                (first, ink), *others = pieces
+                pieces = [(f"{self.glyphs.cursor}{first[1:]}", ink), *others]
+            drawn.append(pieces)
         rest = len(frame) - len(rows)
-        return [*drawn, *[[(f"  {rest} more", "dim")]] * bool(rest)]
+        return [*drawn, *([[(f"  {rest} more", "dim")]] if rest else [])]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         return self.headed(self._title, self.drawn)
@@ -502,7 +531,7 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
     number = values.at(row)
     if number is None:
         return ""
-    return "≤" * values.is_bound(row) + scaled_text(number, metric.unit)
+    return ("≤" if values.is_bound(row) else "") + scaled_text(number, metric.unit)
 
 
 def _place_of(chosen: Sequence[Card], cards: Sequence[Card]) -> int:
@@ -589,8 +618,8 @@ class CardsPane(Pane, Listing):
             left -= max(min(len(lines), own) - _CUT for lines in drawn)
             for place, lines in enumerate(drawn):
                 more = max(len(lines) - _CUT, 0)
-                most = own if place == self.cursor else _CUT + more * (more <= left)
-                left -= more * (more <= left)
+                most = own if place == self.cursor else _CUT + (more if more <= left else 0)
+                left -= more if more <= left else 0
                 drawn[place] = _cut(lines, most, width - 2, glyphs)
         gap = int(sum(map(len, drawn)) + len(drawn) <= height + 1 - titles)
         self._first = _first_shown([len(each) + gap for each in drawn], self._first, self.cursor,

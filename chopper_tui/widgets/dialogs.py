@@ -389,7 +389,7 @@ class LoadingPane(Pane):
         drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)
         middle: list[Pieces] = [
             [margin, (fit(f"Chopper  {clean(self._run_name)}", room, self.glyphs), "strong")],
-            [margin, (fit(_OF_DEMO * is_demo(self._run_name), room, self.glyphs), "dim")],
+            [margin, (fit(_OF_DEMO if is_demo(self._run_name) else "", room, self.glyphs), "dim")],
             [margin, (fit(clean(step), room, self.glyphs), "text")],
             [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
             [],

@@ -301,7 +301,11 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
     if len(stand.peers) > 1:
         named = stand.peers[:_MOST_NAMED]
         sets = "; ".join(listed(map(str, own.gpus), _MOST_NAMED) for own in named)
-        more = f"; and {len(stand.peers) - len(named)} more sets" * (len(named) < len(stand.peers))
+        more = (
+            f"; and {len(stand.peers) - len(named)} more sets"
+            if len(named) < len(stand.peers)
+            else ""
+        )
         sentences.append(f"GPUs are compared with peers that run the same operations: {sets}{more}")
     if more := stand.unexplained():
         sentences.append(more)

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import base_of, divided
+from chopper_core.analyses.base import NODE, base_of, divided
 from chopper_core.analyses.coverage import Coverage
-from chopper_core.analyses.rows import Partition
+from chopper_core.analyses.rows import Partition, by_node
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -51,11 +51,17 @@ class LabelledActivities(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, run: Run, view: View, level: str, labels: Sequence[str]) -> LabelledActivities:
         tree = run.tree_of(view)
-        nodes = tree.split(view.path, (level,))
-        place_of = {label: place for place, label in enumerate(nodes.labels(level))}
+        whole = tree.node(view.path)
+        if level == NODE:
+            names, nodes = by_node(run, whole)
+        else:
+            nodes = tree.split(view.path, (level,))
+            names = nodes.labels(level)
+        place_of = {label: place for place, label in enumerate(names)}
         at = np.array([place_of.get(label, -1) for label in labels], np.intp)
-        left_out = np.delete(nodes.codes(level), at[at >= 0]).tolist()
-        whole = tree.split(view.path, (), {level: left_out} if left_out else {})
+        if level != NODE:
+            left_out = np.delete(nodes.codes(level), at[at >= 0]).tolist()
+            whole = tree.split(view.path, (), {level: left_out} if left_out else {})
         return cls(level, nodes, at, whole)
 
     def values(self, run: Run, view: View, metric: Metric) -> Values:
@@ -218,15 +224,14 @@ class Columns:
         partial = self._coverage.partial_totals(self.metrics)
         return frozenset(name for name in partial if self.totals[name] is not None)
 
-    @property
-    def extrapolated_totals(self) -> frozenset[str]:
-        """Those of columns with rows that are extrapolated or missing: others have none."""
-        for metric in self.metrics:
-            values = self.values(metric.name)
-            masks = (each for each in (values.extrapolated, values.missing) if each is not None)
-            if any(each.any() for each in masks):
-                self.totals[metric.name]
-        return frozenset(self._extrapolated)
+    def is_total_extrapolated(self, name: str) -> bool:
+        """Only columns with rows that are extrapolated or missing have such a total."""
+        values = self.values(name)
+        masks = (each for each in (values.extrapolated, values.missing) if each is not None)
+        if not any(each.any() for each in masks):
+            return False
+        _ = self.totals[name]
+        return name in self._extrapolated
 
 
 def names_of(
@@ -246,7 +251,7 @@ def has_activities(run: Run, level: str) -> bool:
     return (
         bool(len(run.table))
         and not run.table.is_sampled
-        and (level in LEVELS or level in run.table.coordinates)
+        and (level in LEVELS or level == NODE or level in run.table.coordinates)
     )
 
 
