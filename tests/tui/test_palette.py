@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Final
 
 import numpy as np
+import pytest
 from textual.widgets import Label, OptionList
 
 from chopper_core.model.view import Baseline, View
