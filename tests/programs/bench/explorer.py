@@ -239,6 +239,18 @@ def first_paint(case: Case, size: tuple[int, int], rest_s: float = 0.0) -> float
         return found
 
 
+def first_rows_s(case: Case, size: tuple[int, int], cache: str) -> float:
+    """Seconds from the start of the process to the first rows, with a cache; all rows are waited
+    for, so that they are there the next time."""
+    began = time.monotonic()
+    with Terminal(size=size, command=case.command, XDG_CACHE_HOME=cache) as terminal:
+        terminal.until(lambda: _ROWS_STAND.search(terminal.text) is not None)
+        found = time.monotonic() - began
+        while "being read" in terminal.text:
+            terminal.quiet(1.0)
+        return found
+
+
 def first_key(case: Case, size: tuple[int, int]) -> float:
     """Processor seconds from the start of the process until the screen shows the effect of a key
     that is typed as soon as its rows stand."""
