@@ -235,7 +235,9 @@ def first_paint(case: Case, size: tuple[int, int], rest_s: float = 0.0) -> float
     with opened(case, size) as terminal:
         terminal.until(lambda: case.is_complete(terminal))
         found = terminal.processor_s()
-        terminal.quiet(rest_s)
+        if rest_s:
+            terminal.rest()
+            terminal.quiet(rest_s)
         return found
 
 
