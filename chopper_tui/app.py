@@ -531,6 +531,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Tell the explorer when files of the run change, until the app is left."""
         told, pause = "", self.POLL_S
         rung: Sequence[AlarmEvent] = ()
+        rings: AlarmEvent | None = None  # What was said of it stays until it holds no more.
+        said_of_it = ""
         while not self._left.wait(pause):
             began = monotonic()
             follower, news = self.follower, ""
@@ -546,11 +548,15 @@ class ChopperApp(App[None], inherit_bindings=False):
                 recent = follower.recent
                 holding, problem = len(recent.open_alarms), problem or follower.problem
                 alarms = f"{holding} alarm{'s' if holding > 1 else ''}" if holding else ""
-                said = (alarms, follower.beside, follower.deleted, problem, recent.age(time()))
+                said = (alarms, follower.beside, recent.gone, problem, recent.age(time()))
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
-                    self.call_later(self._alarm, new[-1].text)
+                    rings, said_of_it = new[-1] if new[-1].holds else None, new[-1].text
+                    self.call_later(self._alarm, said_of_it)
+                if rings is not None and not rings.holds:
+                    rings = None
+                    self.call_later(self._end_alarm, said_of_it)
                 rung = recent.events
             told = news
             every = self.POLL_S if follower is None else follower.every_s
@@ -567,6 +573,12 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.bell()
         for screen in self._explorers:
             screen.say(text, error=True)
+
+    def _end_alarm(self, text: str) -> None:
+        """Take away what was said of an alarm that is over; a line among others names it still."""
+        for screen in self._explorers:
+            if screen.status.message == text:
+                screen.say("")
 
     @property
     def _explorers(self) -> list[Explorer]:

@@ -669,6 +669,10 @@ class Finding(Struct, frozen=True):
     alone_ns: float | None = None
     """What it alone saves by replay, where that is more than what it is a part of saves; None
     elsewhere."""
+    together_with: str = ""
+    """The title of the finding without which this one saves nothing; empty: it saves alone."""
+    together_ns: float | None = None
+    """What both save together; None where each saves alone."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

@@ -413,6 +413,9 @@ def test_live_has_what_the_library_knows_of_each_gpu(
                 assert (np.diff(numbers) <= 0).all(), column
         history = query(opened, frame.target(1))
         assert [*history.labels] == ["1"]
+        # Its unit can't be known of AMD's GPUs: missing, with the reason.
+        assert ("now_pcie_gbps" in columns) is not is_amd
+        assert any(note.startswith("no PCIe traffic: ") for note in history.notes) is is_amd
         power = next(each for each in history.charts if getattr(each, "unit", "") == "W")
         own, limit = power.series
         assert set(limit.numbers.tolist()) == {750.0 if is_amd else 700.0}
