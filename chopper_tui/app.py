@@ -42,6 +42,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, Progress
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
@@ -196,6 +197,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         is_whole = whole.done() and whole.exception() is None and whole.result() is screen.run
         is_complete = self._is_settled and is_whole
         is_complete &= not (screen.frame.is_pending or screen.steps.is_busy)
+        is_complete &= not (isinstance(screen.run, SeveralRuns) and screen.run.waiting(wait=False))
         is_quiet = not (says or self._opening.notice or self.follower)
         return self.screen is screen and is_complete and is_quiet
 
