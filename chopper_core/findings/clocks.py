@@ -393,6 +393,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         saving,
         is_measured=False,
         total_ns=total,
+        gpu=gpus[0] if len(gpus) == 1 else None,
         cells=context.cells_of(gpu=gpus, iteration=[context.iterations[at] for at in when]),
         changes=changes,
     )
@@ -415,7 +416,7 @@ def _limiter(context: FindingsContext, gpus: list[int]) -> str:
         return ""
     most = max(means, key=lambda name: means[name])
     # Limiters are sampled apart, more coarsely than what they are a part of.
-    return f", mostly by {most.removeprefix(LIMITER)}"
+    return f", mostly by its limiter {most.removeprefix(LIMITER)}"
 
 
 def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -29,7 +29,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import in_short, one_line, shortened
 from chopper_core.graph.questions import bound_by_memory
-from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.model.phrases import by_number, percent, recurrence, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -55,6 +55,8 @@ _ALSO: Final = 0.25
 """Of the kind of time that grows most, from which on another one is named with it."""
 _BY_CLOCK: Final = 0.5
 """The part of longer compute that a lower clock explains at least, to be the reason."""
+_TIMES: Final = 2.0
+"""From this factor on a time is so many times as long, else so many % longer."""
 _ODDS: Final = 4.0
 """How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
@@ -71,7 +73,7 @@ _PARTS: Final = {
     Cost.COMMUNICATION: ("exposed communication", "exposed_comm_ns"),
     Cost.COPIES: ("copies", "exposed_copy_ns"),
     Cost.HOST: ("idle before launch calls", "idle_host_ns"),
-    Cost.LAUNCH: ("other idle time", "idle_launch_ns", "idle_unknown_ns"),
+    Cost.LAUNCH: ("idle time of another cause", "idle_launch_ns", "idle_unknown_ns"),
 }
 """Kind of time → its name, and its columns."""
 
@@ -194,13 +196,18 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     more, short = _more(times, slow, usual, cost)
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
-    named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
+    named = _listed_steps([f"{iterations[place]} ({time(took[place])})" for place in slow])
     factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
-        _title(_which(iterations, slow), is_one, factor, short or f": {_first_of(mostly)}"),
-        f"step{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
-        f"usual: the median of {len(iterations)} steps is {time(usual_ns)}; "
-        f"{mostly}{more}",
+        _title(
+            _which(iterations, slow),
+            is_one,
+            _as_long(factor, "the median"),
+            short or f": {_first_of(mostly)}",
+        ),
+        f"step{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} "
+        f"{_as_long(factor, 'the median')} of {len(iterations)} steps, {time(usual_ns)}: "
+        f"{mostly}{more}; {_cost_of(lost, len(iterations))}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         lost / len(iterations),
@@ -223,10 +230,30 @@ def _first_of(mostly: str) -> str:
     return mostly.partition(", ")[0]
 
 
-def _title(which: str, is_one: bool, factor: float, why: str) -> str:
+def _title(which: str, is_one: bool, longer: str, why: str) -> str:
     takes = "takes" if is_one or which.startswith("one ") else "take"
-    longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
     return one_line(f"{which} {takes} {longer}", why)
+
+
+def _as_long(factor: float, what: str) -> str:
+    """How long something takes: `7.2 % longer than the median`, `4.2 times as long as the others`,
+    `4.2 times the median`."""
+    if factor < _TIMES:
+        return f"{percent(factor - 1)} longer than {what}"
+    return f"{factor:.1f} times {what if what == 'the median' else f'as long as {what}'}"
+
+
+def _cost_of(lost_ns: float, number: int) -> str:
+    """What steps that take longer cost, over all of them."""
+    return f"over all {number} steps that costs {time(lost_ns / number)} per step"
+
+
+def _listed_steps(texts: Sequence[str]) -> str:
+    """The first three of some steps, and how many more there are."""
+    shown, more = list(texts[:3]), len(texts) - 3
+    if more > 0:
+        shown.append(f"{more} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 class _TwoLengths(Struct, frozen=True, eq=False):
@@ -272,28 +299,33 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
-        text = (
-            f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} "
-            f"{factor:.1f} times as long as the other{'s' if many else ''}"
-        )
+        longer = _as_long(factor, f"the other{'s' if many else ''}")
+        text = f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} {longer}"
         when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
         is_since = found.is_interval or when.startswith(" since")
+        since = f"{percent(factor - 1)} longer{when}"
+        if factor >= _TIMES:
+            since = f"{factor:.1f} times as long{when}"
         if is_since:
-            text = f"they take {percent(factor - 1)} longer{when}"
+            text = f"they take {since}"
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
         more, short = _more(times, at, usual, cost)
         short = short or f": {_first_of(mostly)}"
-        title = _title(in_short("step", which), len(which) == 1, factor, short)
+        title = _title(in_short("step", which), len(which) == 1, longer, short)
         if is_since:
-            title = one_line(f"steps take {percent(factor - 1)} longer{when}", short)
+            title = one_line(f"steps take {since}", short)
+        total = len(context.all_iterations)
+        costs = "; the run's first step warms up, so that its time isn't counted as a cost"
+        if not is_first:
+            costs = f"; {_cost_of(lost, total)}"
         finding = context.finding(
             title,
-            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}",
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}{costs}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),
             cost,
-            None if is_first else lost / len(context.all_iterations),
+            None if is_first else lost / total,
             is_repeated=len(which) > 1,
             total_ns=lost * len(context.gpus),
             cells=context.cells_of(iteration=which),
@@ -448,7 +480,9 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     grown = {part: float(each[slow].mean() - usual.of(each)) for part, each in kinds.items()}
     cost = max(grown, key=lambda part: grown[part])
     doing, doing_ns = _doing(times, slow, usual, cost)
-    mostly = f"mostly {_PARTS[cost][0]}, {time(grown[cost])} more {unit}"
+    if len(context.gpus) == 1:
+        unit = unit.replace("per GPU and ", "per ").replace("per GPU", "")
+    mostly = f"mostly {_PARTS[cost][0]}, {time(grown[cost])} more {unit}".rstrip()
     if doing:
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"

@@ -2,8 +2,8 @@
 
 A finding is worth the answer to the what-if questions that remove what it costs.
 A finding is a part of another one if a replay removes the same time for both. Where there is no
-replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
-that saves nothing while another lasts is a part of that too.
+replay, what a finding costs is spread over the cells that it is about, by its kind of time. What a
+part costs and saves is inside what its whole does; one that costs more is a finding next to it.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ _TOUCHES: Final = 0.1
 """Of the time that a replay removes for a finding: with less in common, two are two."""
 _NOTHING: Final = 1e-4
 """Of the step: what a part saves less than is shown as 0.00 ms."""
+_ROUNDED: Final = 0.01
+"""By so much more two costs are as large."""
 _NARROWER: Final = 0.8
 """A finding about less than this part of the time of another one is the more precise."""
 
@@ -166,6 +168,10 @@ class PlacedFinding(Struct, eq=False):
         gpu, cells = self.finding.gpu, self.finding.cells
         found = np.ones(len(at), np.bool_) if cells is None else cells[at]
         return found if gpu is None else found & (context.codes("gpu")[at] == gpu)
+
+    def costs_less_than(self, whole: PlacedFinding) -> bool:
+        """Whether what it costs, as shown, can be inside what another one does."""
+        return (self.finding.cost_ns or 0.0) <= (1 + _ROUNDED) * (whole.finding.cost_ns or 0.0)
 
     @property
     def worth_ns(self) -> float:
@@ -240,9 +246,7 @@ def _wholes(
         return small
     for each in found:
         _prune(context, each)
-    if worth is not None:
-        _hide(context, found, small, worth)
-    return found
+    return found if worth is None else [*found, *_hidden(context, found, small, worth)]
 
 
 def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
@@ -295,27 +299,34 @@ def _add(
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []
+    elif not one.costs_less_than(whole):
+        # It costs more than what it would be a part of: it stands next to it.
+        one.finding = replace(one.finding, see_also=whole.finding.title)
+        level.append(one)
     elif is_most:
         whole.parts.append(one)
     else:
         _add(context, whole.parts, one, worth)
 
 
-def _hide(
+def _hidden(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
-) -> None:
-    """Add what saves next to nothing to the parts of the group that it hides behind, which is the
-    one without which it saves time, else of the largest; what saves nothing there goes."""
+) -> list[PlacedFinding]:
+    """Of what saves next to nothing, what saves something, and what another finding hides: once
+    that is fixed it saves time, and its detail says so."""
+    found = []
     for one in small:
         for whole in groups:
             both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
             if len(both) == 2:
                 saved = worth.saving_ns(both, both[1]) - whole.worth_ns
                 if context.share(saved) >= SMALLEST_SAVING.share:
-                    whole.parts.append(one)
+                    one.finding = replace(one.finding, see_also=whole.finding.title, then_ns=saved)
+                    found.append(one)
                     break
         else:
-            groups[0].parts += [] if _saves_nothing(context, one) else [one]
+            found += [] if _saves_nothing(context, one) else [one]
+    return found
 
 
 def _prune(context: FindingsContext, whole: PlacedFinding) -> None:
