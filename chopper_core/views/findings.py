@@ -163,8 +163,8 @@ def _together(
         return ()
     saved = worth.saving_ns(first)
     return (
-        f"the first {len(first)} findings, not counting parts, together save {time(saved)} per "
-        f"step ({percent(context.share(saved))}), by replay",
+        f"together, the first {len(first)} (no parts) save {time(saved)} a step "
+        f"({percent(context.share(saved))}), by replay",
     )
 
 
@@ -182,10 +182,7 @@ def _notes(
             f"findings include all {whole}"
         )
     if len(context.gpus) > 1 and any(each.gpu is not None and each.cost_ns for each in findings):
-        notes.append(
-            "what a finding costs is a mean over the GPUs that it is about, of one GPU that GPU's "
-            "time; what it saves is of the step"
-        )
+        notes.append("costs: mean over the GPUs that a finding is about; savings: of the step")
     if context.sampled_from is not None:
         notes.append(
             f"{len(context.iterations)} of {context.sampled_from} steps, evenly chosen, are "
