@@ -120,7 +120,7 @@ def _file_completions(text: str) -> list[str]:
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
             found = sorted(
-                f"{each.name}{os.sep * each.is_dir()}"
+                f"{each.name}{os.sep if each.is_dir() else ''}"
                 for each in islice(entries, _MAX_LISTED)
                 if each.name.startswith(name) and (name or not each.name.startswith("."))
             )

@@ -21,10 +21,10 @@ def tabs_of(run: Run) -> Tabs:
     """All tabs of a run, or of a set of runs, whose own ones come first."""
     if isinstance(run, SeveralRuns):
         return _SET_TABS | TABS
-    first = [LIVE] * (run.recent is not None)
+    first = [LIVE] if run.recent is not None else []
     own = (*first, *(name for name in TABS if name not in first))
     place = own.index(WHATIF) + 1
-    runs = [RUNS] * (RUNS in _SET_TABS)
+    runs = [RUNS] if RUNS in _SET_TABS else []
     return {name: TABS.get(name) or _SET_TABS[name] for name in (*own[:place], *runs, *own[place:])}
 
 

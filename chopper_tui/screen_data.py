@@ -421,7 +421,7 @@ def on_every_gpu(run: Run, view: View, label: str) -> View | None:
     target = view if view.is_leaf else enter(view, label)
     path = target.path[1 : len(view.order)]
     order = (*view.order[1 : len(path) + 1], "gpu", *view.order[len(path) + 1 :])
-    known = ["gfx_mhz"] * ("gfx_mhz" in run.measured)
+    known = ["gfx_mhz"] if "gfx_mhz" in run.measured else []
     return View(
         view.run, path, order, columns=("elapsed_ns", *known), signal=view.signal,
         overrides=view.overrides, cut=view.cut, is_total=view.is_total,

@@ -145,4 +145,4 @@ def _mouse_report(button: int, column: int, line: int) -> Iterator[str]:
     is_release = button & 3 == _RELEASE and not button & _MOTION_OR_WHEEL
     if column > 32 and line > 32:
         end = "m" if is_release else "M"
-        yield f"{ESCAPE}[<{button - _RELEASE * is_release};{column - 32};{line - 32}{end}"
+        yield f"{ESCAPE}[<{button - (_RELEASE if is_release else 0)};{column - 32};{line - 32}{end}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from msgspec.structs import replace
@@ -28,14 +29,23 @@ DEMO = ROOT / "demo_data"
 KEPT = ROOT / "build" / "tests"
 
 
+@cache
 def demo_run(name: str = "fsdp2", *, named: str = "") -> Run:
-    """A demo run, named as from the repository's root or as asked; its arrays can't be changed."""
-    return replace(opened(f"demo_data/{name}"), name=named or f"demo_data/{name}", others={})
+    """A demo run, named as from the repository's root or as asked; its arrays can't be changed.
+
+    What one test has worked out of it, others find as the screens of a session do.
+    """
+    return _shared(opened(f"demo_data/{name}"), named or f"demo_data/{name}")
 
 
+@cache
 def generated_run(name: str, **options: object) -> Run:
     """A run of the demo data's generator with such options, made once for all workers."""
-    return replace(opened(str(generated_files(name, **options))), name=name, others={})
+    return _shared(opened(str(generated_files(name, **options))), name)
+
+
+def _shared(run: Run, name: str) -> Run:
+    return replace(run, name=name, others=MappingProxyType({}))
 
 
 def generated_files(name: str, **options: object) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
 from chopper_core import findings
 from chopper_core.columns import METRICS
@@ -97,7 +98,7 @@ def test_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def found() -> list[str]:
         # Findings are kept with their run: another object has none yet.
-        labels = query(demo_run("fsdp1"), view).labels
+        labels = query(replace(demo_run("fsdp1")), view).labels
         return [text for text in labels if text.startswith("GPUs are idle for")]
 
     monkeypatch.setattr(made, "IDLE", made.threshold("idle part | 0 | %"))

@@ -36,7 +36,38 @@ def test_no_two_classes_have_one_name(modules: dict[Path, ast.Module]) -> None:
     assert {name: places for name, places in named.items() if len(places) > 1} == {}
 
 
-ROLES = {"answer", "main", "read", "recognise", "run", "set_frame", "write"}
+def test_conditions_are_written_as_conditions(modules: dict[Path, ast.Module]) -> None:
+    """`"s" if many else ""`, not a text times a truth value, nor a slice that begins at one."""
+
+    def is_truth(node: ast.expr | None) -> bool:
+        name = node.func if isinstance(node, ast.Call) else node
+        text = ast.unparse(name).rpartition(".")[2] if name is not None else ""
+        return (
+            isinstance(node, ast.Compare)
+            or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+            or text == "bool"
+            or text.startswith(("is_", "has_"))
+        )
+
+    def is_listed(node: ast.expr) -> bool:
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        return is_text or isinstance(node, ast.JoinedStr | ast.List | ast.Tuple)
+
+    found = []
+    for path, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+                sides = (node.left, node.right), (node.right, node.left)
+                bad = any(is_listed(one) and is_truth(other) for one, other in sides)
+            elif isinstance(node, ast.Slice):
+                bad = is_truth(node.lower) or is_truth(node.upper)
+            else:
+                continue
+            found += [f"{path.name}:{node.lineno}: {ast.unparse(node)}"] if bad else []
+    assert found == []
+
+
+ROLES = {"answer", "main", "missing_from", "read", "recognise", "run", "set_frame", "write"}
 """What a registry calls in each of its modules."""
 
 

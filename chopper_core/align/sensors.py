@@ -134,10 +134,10 @@ def believed(
 
 def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName) -> Doubt:
     names = [telemetry.gpus[gpu].names[0] for gpu in gpus]
-    whose = f"GPU{'s' * (len(names) > 1)} {', '.join(names)}"
+    whose = f"GPU{'s' if len(names) > 1 else ''} {', '.join(names)}"
     what = what if len(names) > 1 else what.replace("they", "it").replace("it reach", "it reaches")
     what = what.replace("it withstand", "it withstands")
-    text = f"{_WORDS[signal]} of {whose} {what}{': left out' * (what != _OF_SOCKETS)}"
+    text = f"{_WORDS[signal]} of {whose} {what}{': left out' if what != _OF_SOCKETS else ''}"
     columns = _FIGURES.get(signal, (signal.value,))
     return Doubt(DoubtKind.SENSOR.value, len(gpus), len(telemetry.gpus), signals=columns, text=text)
 
@@ -343,7 +343,7 @@ def coverage(
         yield Doubt(DoubtKind.COVERAGE.value, 100 - count, 100, signals=_columns(part), text=text)
     if without:
         lacking = sorted({gpu for each in without.values() for gpu in each})
-        whose = f"GPU{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
+        whose = f"GPU{'s' if len(lacking) > 1 else ''} {', '.join(map(str, lacking))}"
         text = f"telemetry lacks {whose}: {', '.join(without)}"
         yield Doubt(
             DoubtKind.COVERAGE.value,

@@ -89,7 +89,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     def text(self) -> str:
         """What figures that add up are: `per step and GPU`, `total of 8 GPUs × 2 steps`."""
         if self.is_itself:
-            return "sum over the GPUs of each" * self.on_gpus
+            return "sum over the GPUs of each" if self.on_gpus else ""
         gpus, steps = (distinct(self.cells.codes(level)[self.counted]).tolist() for level in PAIR)
         is_run = steps in ([], [NO_LABEL])
         if self.pairs == 1:
@@ -220,6 +220,11 @@ def baseline_of(run: Run, view: View) -> tuple[Run, View]:
     """The run and the node that a view is compared with; raises UsageError for a closed run."""
     there = replace(baseline_view(view), name="", by="", of="")
     return run if there.run == view.run else run.baseline_run(there.run), there
+
+
+def pair_codes(pairs: Groups) -> Int64:
+    """A number for the GPU and step of each of some groups."""
+    return (pairs.codes("gpu").astype(np.int64) << 32) + pairs.codes("iteration")
 
 
 def divided(values: Values, by: Int64) -> Values:

@@ -76,7 +76,7 @@ def collectives_headline(
     codes, times = counted(kinds)
     most = np.lexsort((first_equal(kinds, codes), -times))[:4].tolist()
     number = amount(base.each(len(found.rows)))
-    number += f" collective{'s' * (number != '1')}"
+    number += f" collective{'s' if number != '1' else ''}"
     second = f"{number}{base.words}: "
     second += ", ".join(
         f"{amount(base.each(int(times[place])))} {kind_text(found, int(codes[place]))}"

@@ -78,7 +78,7 @@ def comparability(run: Run, bases: Sequence[Run], columns: Collection[str] = ())
 def _layout(run: Run, base: Run) -> Iterator[Disagreement]:
     ours, theirs = len(run.gpus), len(base.gpus)
     if ours != theirs:
-        text = f"{ours} GPU{'s' * (ours > 1)}, the baseline {theirs}"
+        text = f"{ours} GPU{'s' if ours > 1 else ''}, the baseline {theirs}"
         yield Disagreement("layout", text, 0.0, True)
         return
     sizes = [each.parallel.sizes if each.parallel is not None else None for each in (run, base)]

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.asked import Steady, answer_of, change_of
+from chopper_core.columns import row_columns
 from chopper_core.columns.filter import only
 from chopper_core.model.experts import ExpertTokens, counts_in
 from chopper_core.model.run import Run
@@ -29,6 +30,28 @@ _OF_EXPERTS: Final = re.compile(
 _WORDS: Final = ("expert", "moe", "group")
 """One of them is in each text that matches."""
 _EXCHANGE: Final = re.compile(r"all_?to_?all", re.IGNORECASE)
+EXPERT_ROWS: Final = "experts, or ranks and layers with experts"
+row_columns(
+    EXPERT_ROWS,
+    """
+    expert_tokens | | tokens | sum
+        Tokens per step: of all layers, and of all ranks that list them.
+        missing: nothing lists tokens
+    exchanged_bytes | B | exchanged | sum
+        Bytes that the rank moves in all-to-alls per step, which go with the tokens of its experts.
+        missing: the log or ranges list tokens
+    load_share_pct | % | share | sum
+        Share of all.
+    over_mean_pct | % | vs mean | signed
+        Beyond the mean of the rows.
+    layer_imbalance | | busiest/mean
+        The busiest expert, or rank, over the mean, in each step and layer.
+        missing: there are fewer than two
+    expert_ns | ns | expert compute
+        Time of compute that is named as experts' is, per step.
+        missing: no trace, or no compute of such a name
+    """,
+)
 BY_LOG: Final = "the log's lists of tokens"
 BY_RANGES: Final = "tokens in the names of ranges"
 BY_BYTES: Final = "bytes of all-to-alls"
@@ -48,6 +71,11 @@ class ExpertLoads(Struct, frozen=True, eq=False):
     """-1 of what ranks exchange."""
     amount: Float64
     """Tokens, or bytes."""
+
+    def take(self, rows: Int64) -> ExpertLoads:
+        return ExpertLoads(
+            self.source, *(getattr(self, name)[rows] for name in self.__struct_fields__[1:])
+        )
 
     @property
     def is_tokens(self) -> bool:

@@ -35,6 +35,10 @@ declare(
         source: {LIT}
     starts_last_pct | % | starts last | ratio of sums
         Share of the row's matched kernels that no other GPU starts later.
+    lag_ns | ns | lag
+        How much later than the earliest of its peers the GPU starts the same kernels, mean over
+        the row's matched kernels. For a row of several GPUs, the largest.
+        source: {LIT}
     least_lead_ns | ns | least ahead | min
         The smallest mean_lead_ns of the row's GPUs: that of its straggler.
         source: {LIT}

@@ -52,6 +52,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
+ONE_GPU: Final = "the run has compute on one GPU only; ranks compares several"
 MIN_CAUSE_SHARE: Final = 0.01
 """A smaller share of the step's time is no cause."""
 LOW_CLOCK_RATIO: Final = 0.99
@@ -438,7 +439,7 @@ def _leads(run: Run, view: View) -> RankLeads:
     compared = compared_iterations(run, view) if len(run.gpus) > 1 else ()
     peers = occurrences_of(run, compared) if len(run.gpus) > 1 else ()
     if sum(len(own.gpus) for own in peers) < 2:
-        raise NothingToShow("the run has compute on one GPU only; ranks compares several")
+        raise NothingToShow(ONE_GPU)
     if view.path or run.uncounted(view):
         peers = tuple(within(run, own, node) for own in peers)
         # Those without an occurrence in a scope of coordinates are outside it.

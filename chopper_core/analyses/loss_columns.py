@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
+from chopper_core.analyses.base import PAIR, pair_codes
 from chopper_core.analyses.time_parts import (
     LOSSES,
     TERMS,
@@ -20,13 +22,23 @@ from chopper_core.analyses.time_parts import (
     parts_of_rows,
     with_all_parts,
 )
-from chopper_core.columns.metric import METRICS, Metric, Scope, Values, absent, declare, worded
+from chopper_core.columns.metric import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    absent,
+    declare,
+    quotient,
+    worded,
+)
 from chopper_core.model.column_names import BREAKDOWN
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Mask
-from chopper_core.util.grouping import sums_of
+from chopper_core.util.grouping import counts_of, first_equal, sums_of
 
 MFU: Final = "mfu_pct"
 HFU: Final = "hfu_pct"
@@ -91,7 +103,27 @@ def divided_note(run: Run, whole: TimeParts, node: Groups) -> tuple[str, ...]:
     return (f"~ compute of {gpus} GPUs is divided as on the {len(own)} that have the parts",)
 
 
+def _share_of_step(scope: Scope) -> Values:
+    """loss_ns of a step of the scope in % of its time; rows of whole steps have their own number
+    of steps, all others that of the scope."""
+    loss, nodes = _figure("loss_ns", scope), scope.nodes
+    cells, owner = nodes.split(PAIR)
+    every = scope.parent.split(PAIR)[0]
+    at = first_equal(pair_codes(every), pair_codes(cells))
+    is_part = (at < 0) | (cells.sizes() < every.sizes()[at])
+    is_step, in_steps = (each.codes(PAIR[1]) != NO_LABEL for each in (every, cells))
+    has_steps = bool(is_step.any())
+    steps = int(is_step.sum()) if has_steps else len(every)
+    own = counts_of(owner[in_steps] if has_steps else owner, len(nodes))
+    is_whole = counts_of(owner[is_part], len(nodes)) == 0
+    counted = np.where(is_whole, np.maximum(own, 1), steps)
+    share = quotient(loss.known() / counted, scope.parent.elapsed_ns / steps, 100.0)
+    return replace(share, extrapolated=loss.extrapolated)
+
+
 def _figure(name: str, scope: Scope) -> Values:
+    if name == "loss_pct":
+        return _share_of_step(scope)
     parts = parts_in(scope)
     if parts is None:
         return absent(len(scope.nodes))
@@ -120,6 +152,10 @@ declare(
         elapsed_ns less the ideal: what the row loses. The rows add up to the step less the ideal.
         Where FLOPs are unknown, no time is ideal, and compute is not explained.
         missing: the table lacks the parts of the time
+        source: time accounting (docs/accounting.md), breakdown of compute
+    loss_pct | % | % of step
+        loss_ns in % of the time of the scope's step, both per step and GPU.
+        missing: the table lacks the parts of the time, or the step takes no time
         source: time accounting (docs/accounting.md), breakdown of compute
 """,
     _figure,

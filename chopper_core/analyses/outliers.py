@@ -45,7 +45,7 @@ def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     numbers = np.where(known_rows, values.numbers.astype(np.float64), np.nan)
     known = numbers[np.isfinite(numbers)]
     if len(known) < MIN_VALUES:
-        count = f"{len(known)} value{'s' * (len(known) != 1)}"
+        count = f"{len(known)} value{'s' if len(known) != 1 else ''}"
         raise UsageError(f"outliers need at least {MIN_VALUES} values, and the column has {count}")
     median, limit = median_of(known), spread_limit(known)
     if limit == 0:

@@ -135,6 +135,21 @@ def _cell(gpu: Codes, iteration: Codes) -> Int64:
     return (gpu.astype(np.int64) << 32) + iteration
 
 
+def why_no_microbatches(run: Run) -> str:
+    """Why nothing of a run names microbatches, by its names alone; empty: something may."""
+    table = run.table
+    is_told = (
+        MICROBATCH in table.measured
+        or (_numbers_in(table, _NUMBERED) != NO_LABEL).any()
+        or any(map(_PAIRWISE.search, table.operations))
+        or "pp" in group_kinds(run).values()
+    )
+    if is_told or not len(table):
+        return ""
+    trains = run.memo(("trains",), lambda: len(_work(table)) > 0)
+    return _NO_STAGES if trains else _NO_WORK
+
+
 def _blocks(run: Run) -> Microbatches:
     table = run.table
     given = table.measured.get(MICROBATCH)
@@ -142,10 +157,8 @@ def _blocks(run: Run) -> Microbatches:
     pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
     of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
     # Most runs have no pipeline, and sorting all rows to find none takes seconds.
-    is_told = given is not None or (numbers != NO_LABEL).any() or pairwise.any() or of_pp
-    if len(table) and not is_told:
-        trains = run.memo(("trains",), lambda: len(_work(table)) > 0)
-        raise NothingToShow(_NO_STAGES if trains else _NO_WORK)
+    if why := why_no_microbatches(run):
+        raise NothingToShow(why)
     rows = _work(table)
     if not len(rows):
         raise NothingToShow(_NO_WORK)

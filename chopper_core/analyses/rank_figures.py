@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.base import PAIR
+from chopper_core.analyses.base import PAIR, pair_codes
 from chopper_core.analyses.collective_columns import gpu_words
 from chopper_core.analyses.leads import (
     RankLeads,
@@ -202,11 +202,7 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
         them; else None."""
         cells, owner = self.nodes.split(PAIR)
         every = self.parent.split(PAIR)[0]
-        key, keys = (
-            (each.codes("gpu").astype(np.int64) << 32) + each.codes("iteration")
-            for each in (cells, every)
-        )
-        at = first_equal(keys, key)
+        at = first_equal(pair_codes(every), pair_codes(cells))
         is_all = (at >= 0) & (cells.sizes() == every.sizes()[at])
         gpus, steps = cells.codes("gpu"), cells.codes("iteration").astype(np.int64)
         places, whens = (
@@ -256,6 +252,35 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
         least[row[first]] = mean[first]
         others = ratios(sums_of(mean, row, size) - least, self.gpus_of_rows - 1)
         return gpu, least, others - least
+
+    def lag(self) -> Float64:
+        """How much later than the earliest of its peers a GPU starts its matched kernels of each
+        row, mean over them; the largest of the row's GPUs, NaN without a matched kernel."""
+        found = np.full(len(self.nodes), np.nan)
+        for own, number in zip(self.stand.peers, self.numbers, strict=True):
+            if not len(own):
+                continue
+            if (number == number[:, :1]).all():
+                # Rows of all GPUs: each occurrence is in one of them.
+                means = self._mean_leads(own, number[:, 0])
+                found = np.fmax(found, means.max(axis=1) - means.min(axis=1))
+                continue
+            whole = own.lead_ns.mean(axis=0)
+            for at in range(number.shape[1]):
+                of_kernel = number[:, at]
+                row = of_kernel[0]
+                if row >= 0 and (of_kernel == row).all():
+                    found[row] = np.fmax(found[row], whole.max() - whole[at])
+                else:
+                    means = self._mean_leads(own, of_kernel)
+                    found = np.fmax(found, means.max(axis=1) - means[:, at])
+        return found
+
+    def _mean_leads(self, own: Occurrences, number: Index) -> Float64:
+        """Rows x GPUs of the mean lead over the occurrences of each row, by their numbers."""
+        inside, size = number >= 0, len(self.nodes)
+        sums = sums_by(number[inside], own.lead_ns[inside].T, size)
+        return ratios(sums, counts_of(number[inside], size)[:, None])
 
     def change(self) -> Values:
         """How much the others gain on the scope's straggler at its kernels of each row."""
@@ -330,6 +355,7 @@ _FIGURES: Final[dict[str, Callable[[RowLeads], Values]]] = {
     "lead_ns": lambda rows: rows.known(rows.of_rows(rows.lead_ns)),
     "mean_lead_ns": lambda rows: rows.share(rows.lead_ns),
     "starts_last_pct": lambda rows: rows.share(100.0 * rows.last()),
+    "lag_ns": lambda rows: rows.known(rows.lag()),
     "least_lead_ns": lambda rows: rows.known(rows.behind()[1]),
     "occurrences": lambda rows: Values(rows.of_rows(rows.counts).astype(np.int64)),
     "behind": lambda rows: gpu_words(rows.behind()[0], rows.several),

@@ -35,6 +35,14 @@ class LabelledRows(Struct, frozen=True, eq=False):
     labels: list[str]
 
 
+class FigureRows(LabelledRows, frozen=True, eq=False):
+    """Rows that aren't made of activities, such as windows of a log, with figures by column."""
+
+    figures: dict[str, Values]
+    whole: dict[str, Values] = {}
+    """Those of all rows as one, where they aren't sums."""
+
+
 class Partition(LabelledRows, frozen=True, eq=False):
     """Activities divided into rows: each is in one row."""
 
@@ -57,6 +65,18 @@ def by_level(parent: Groups, level: str) -> Partition:
     """A node's rows by the labels of a level, in the order of their codes."""
     nodes = grouped(parent, parent.table.column(level)[parent.rows])[1]
     return Partition(level, nodes.labels(level), nodes, parent)
+
+
+def by_node(run: Run, parent: Groups) -> tuple[list[str], Groups]:
+    """The hosts of a node's GPUs, and the activities of each; raises NothingToShow where the run
+    doesn't give hosts."""
+    gpu = parent.table.gpu[parent.rows]
+    gpus = distinct(gpu)
+    names = node_names(run, gpus.tolist())
+    known = sorted(set(names))
+    code_of = np.zeros(int(gpus.max()) + 1, np.int32)
+    code_of[gpus] = [known.index(name) for name in names]
+    return known, grouped(parent, code_of[gpu])[1]
 
 
 class GpuRows(LabelledRows, frozen=True, eq=False):

@@ -12,7 +12,7 @@ from chopper_core.analyses.sample_definitions import (
     OF_ROWS,
     text_of_several,
 )
-from chopper_core.columns.metric import Metric, Scope, Values, absent, register
+from chopper_core.columns.metric import Metric, Scope, Values, absent, register, register_other
 
 
 def _figure(name: str, scope: Scope) -> Values:
@@ -31,6 +31,7 @@ def _figure(name: str, scope: Scope) -> Values:
 def _register(name: str, declared: Metric) -> None:
     """Make a column of samples one of every view, but for those that compare rows."""
     if name in OF_ROWS:
+        register_other(declared)
         return
     metric = replace(
         declared,

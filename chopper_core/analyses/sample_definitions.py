@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.columns.metric import columns
+from chopper_core.columns.metric import parse_columns
 from chopper_core.util.arrays import Float64, Index
 
 TIME: Final = (
@@ -29,7 +29,7 @@ _TEXTS: Final[dict[Callable[[Float64], float], str]] = {
     np.min: "the smallest",
     np.mean: "the mean",
 }
-DECLARED: Final = columns(
+DECLARED: Final = parse_columns(
     f"""
     mean_power_w | W | mean power
         Mean power of the socket over the scope's time, idle time too: energy_j over elapsed_ns;

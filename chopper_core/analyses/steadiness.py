@@ -59,7 +59,7 @@ def _of_signals() -> Iterator[SteadinessFigure]:
             Time-weighted mean {what} {_STEPS}, each from its first start to its last end.{busy}
             missing: {_NO_SAMPLES}
             source: telemetry""")
-        deviation = column(f"""sd_{signal} | {unit} | ± steady {title}
+        deviation = column(f"""steady_sd_{signal} | {unit} | ± steady {title}
             Standard deviation of the {what} over time {_STEPS}, without samples while the GPU
             idles.
             missing: {_NO_SAMPLES}
@@ -201,7 +201,7 @@ def _of_samples(curves: Mapping[str, IntegralCurve], spans: TimeSpans) -> dict[s
         samples = sampled(curve, spans)
         found[f"steady_{signal}"] = samples.mean()
         if signal in _CLOCKS:
-            found[f"sd_{signal}"] = samples.deviation()
+            found[f"steady_sd_{signal}"] = samples.deviation()
     return found
 
 

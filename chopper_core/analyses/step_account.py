@@ -253,8 +253,8 @@ def _figures(step: Step) -> dict[str, _Fact]:
         found["tokens"] = _Fact(tokens, _thousands, "", " tok/s")
     kernels = step.tree.split(step.view.path, ("operation", "kernel"))
     if THEORY in whole and not unknown_flops(kernels):
-        mark = "~" * (THEORY in step.divided)
-        found["peak"] = _Fact(step.of_peak_pct, _percent, mark, " of peak", is_share=True)
+        mark = "~" if THEORY in step.divided else ""
+        found["peak"] = _Fact(step.of_peak_pct, _percent, f"MFU {mark}", is_share=True)
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)
@@ -266,8 +266,10 @@ def _figures(step: Step) -> dict[str, _Fact]:
 def _median_apart(times: StepTimes) -> str:
     """The median of the steps where it isn't close to their mean."""
     median = median_of(times.each_ns) if len(times.each_ns) else 0.0
-    return f", median {time(median)}" * (
-        abs(median - times.mean_ns) > _MEDIAN_APART * times.mean_ns
+    return (
+        f", median {time(median)}"
+        if abs(median - times.mean_ns) > _MEDIAN_APART * times.mean_ns
+        else ""
     )
 
 

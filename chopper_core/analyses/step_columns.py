@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.base import PAIR
+from chopper_core.analyses.base import PAIR, pair_codes
 from chopper_core.analyses.step_parts import COMPUTE_PARTS, PARTS, part_column, part_of_rows
-from chopper_core.analyses.step_times import token_rate, tokens_in
+from chopper_core.analyses.step_times import NO_TOKENS, token_rate, tokens_in
 from chopper_core.columns.metric import Scope, Values, absent, declare, numbered, worded
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -33,11 +33,6 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
-NO_TOKENS: Final = (
-    "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
-    "and neither the settings (--set gbs=128,seq=4096) nor the address (of=tokens:8192, per GPU "
-    "and step) give a number of tokens"
-)
 CUT: Final = "the step is truncated by the profiling window, or missing on a GPU"
 _PARTLY: Final = "the row isn't whole steps, or the trace has none"
 STEADY: Final = "steady"
@@ -65,7 +60,7 @@ class StepCells(Struct, frozen=True, eq=False):
         cells, owner = nodes.split(PAIR)
         gpu, iteration = (cells.codes(level).astype(np.int64) for level in PAIR)
         whole = run.pairs
-        sizes = whole.sizes()[_places(whole, gpu, iteration)]
+        sizes = whole.sizes()[first_equal(pair_codes(whole), pair_codes(cells))]
         lacks = sums_of((cells.sizes() < sizes).astype(np.int64), owner, len(nodes))
         labelled = counts_of(owner[iteration != NO_LABEL], len(nodes))
         is_all = np.equal(lacks, 0)
@@ -157,15 +152,6 @@ class StepCells(Struct, frozen=True, eq=False):
 def _in_steps(run: Run, iteration: Int64) -> Mask:
     has_steps = bool((run.pairs.codes("iteration") != NO_LABEL).any())
     return np.asarray((iteration != NO_LABEL) | (not has_steps), np.bool_)
-
-
-def _places(pairs: Groups, gpu: Int64, iteration: Int64) -> Index:
-    """The place of each GPU and step among all pairs of the run."""
-    every, own = (
-        (gpus.astype(np.int64) << 32) + steps
-        for gpus, steps in ((pairs.codes("gpu"), pairs.codes("iteration")), (gpu, iteration))
-    )
-    return first_equal(every, own)
 
 
 def state_of(run: Run, iteration: int) -> str:

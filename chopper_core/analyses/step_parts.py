@@ -12,12 +12,14 @@ from msgspec import Struct
 
 from chopper_core.analyses.base import base_of
 from chopper_core.analyses.step_times import (
+    NO_TOKENS,
     of_steps,
     ranks_of,
     replicas_of,
     tokens_in,
     whole_steps,
 )
+from chopper_core.columns import row_columns
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Phase, Selection
@@ -47,6 +49,23 @@ _STATES: Final = {
 }
 """The parts that are no compute → the column of each."""
 COMPUTE_PARTS: Final = PARTS[: -len(_STATES)]
+STEP_PART_ROWS: Final = "parts of a step"
+row_columns(
+    STEP_PART_ROWS,
+    f"""
+    part_ns | ns | time
+        Mean time per GPU and steady step. Compute of forward, backward, prefill and decode is
+        divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
+        kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
+        time; launch is idle time. The parts add up to the mean step.
+    part_pct | % | of step
+        part_ns in % of the mean time of a GPU in a steady step.
+    per_token_ns | ns | per token
+        part_ns / step_tokens: the time that a GPU takes for a token.
+        missing: {NO_TOKENS}
+        source: trace or address
+""",
+)
 _OPERATIONS: Final = {
     "GEMM": re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$"),
     "attention": re.compile(r"^attn_(?:fa|sdpa)$"),

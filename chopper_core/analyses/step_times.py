@@ -36,6 +36,11 @@ from chopper_core.util.grouping import (
 
 _LEAST_GAP_NS: Final = 10**9
 """A shorter gap may well be within a program."""
+NO_TOKENS: Final = (
+    "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
+    "and neither the settings (--set gbs=128,seq=4096) nor the address (of=tokens:8192, per GPU "
+    "and step) give a number of tokens"
+)
 
 
 def of_steps(

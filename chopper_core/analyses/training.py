@@ -503,7 +503,7 @@ def throughput_text(training: Training) -> str:
         f"median {time(usual)}, 95th percentile {time(p95)}" if usual > 0 else "no step times",
         f"{rate:,.0f} tok/s per GPU" if rate > 0 else "",
         f"{mfu:.1f} % MFU" if mfu > 0 else "",
-        f"{again} restart{'s' * (again > 1)}" if again else "",
+        f"{again} restart{'s' if again > 1 else ''}" if again else "",
     )
 
 

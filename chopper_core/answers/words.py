@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Final
 
-from chopper_core.columns import METRICS, Metric
+from chopper_core.columns import METRICS, OTHER_COLUMNS, Metric
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.run import Run
 from chopper_core.render.tables import TABLE_NAMES, run_table
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, view_module, view_spec
+from chopper_core.views import VIEWS, view_spec, view_specs
 
 _NEAREST: Final = 5
-_OWN: Final = "chopper_core."
 
 
 def define(word: str, run: Run | None = None) -> dict[str, Any]:
     """What a word is; `{"unknown": …}` with the nearest ones for one that nothing is called."""
     wanted = word.strip()
-    own = _columns_of_views()
-    words = (*METRICS, *own, *TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
+    view_specs()  # Their modules register the columns of views.
+    words = (*METRICS, *OTHER_COLUMNS, *TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
     known = {each.lower(): each for each in words}
     name = known.get(wanted.lower(), wanted)
-    found = [*_meanings(name, own, run)]
+    found = [*_meanings(name, run)]
     if found:
         return {"word": name, "meanings": found}
     near = get_close_matches(wanted.lower(), known, _NEAREST, 0.5)
@@ -33,13 +31,12 @@ def define(word: str, run: Run | None = None) -> dict[str, Any]:
     return {"unknown": f"no metric, column, term, view or table is called {wanted}{hint}"}
 
 
-def _meanings(
-    name: str, own: Mapping[str, Sequence[Metric]], run: Run | None
-) -> Iterator[dict[str, str]]:
+def _meanings(name: str, run: Run | None) -> Iterator[dict[str, str]]:
     if name in METRICS:
         yield _of_metric("metric", METRICS[name])
-    elif name in own:
-        yield from (_of_metric("column of a view", metric) for metric in own[name])
+    elif name in OTHER_COLUMNS:
+        other = OTHER_COLUMNS[name]
+        yield _of_metric(f"column of {other.rows}" if other.rows else "column of a view", other)
     elif run is not None and (counter := _counter(name, run)):
         yield _of_metric("hardware counter", counter)
     if name in TERMS:
@@ -61,22 +58,6 @@ def _counter(name: str, run: Run) -> Metric | None:
         return metric_named(name, run.table, run.counter_info)
     except ChopperError:
         return None
-
-
-def _columns_of_views() -> dict[str, list[Metric]]:
-    """The columns that only some views have, by name."""
-    for view in VIEWS:
-        view_module(view)
-    found: dict[str, list[Metric]] = {}
-    for module in [each for name, each in sys.modules.items() if name.startswith(_OWN)]:
-        for thing in vars(module).values():
-            several = thing.values() if isinstance(thing, dict) else (thing,)
-            for each in several:
-                if isinstance(each, Metric) and each.name not in METRICS:
-                    known = found.setdefault(each.name, [])
-                    if each.definition not in [other.definition for other in known]:
-                        known.append(each)
-    return found
 
 
 def _of_metric(kind: str, metric: Metric) -> dict[str, str]:

@@ -23,6 +23,7 @@ from chopper_core.columns.lookup import (
     is_measured as is_measured,
     metric_named as metric_named,
     nearest_names as nearest_names,
+    worst_first as worst_first,
 )
 from chopper_core.columns.metric import (
     METRICS as METRICS,
@@ -31,10 +32,13 @@ from chopper_core.columns.metric import (
     Scope as Scope,
     Theme as Theme,
     Values as Values,
+    OTHER_COLUMNS as OTHER_COLUMNS,
     column as column,
     columns as columns,
     computed_column as computed_column,
     numbered as numbered,
+    parse_columns as parse_columns,
+    row_columns as row_columns,
     worded as worded,
     worded_codes as worded_codes,
 )

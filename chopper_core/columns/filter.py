@@ -242,7 +242,7 @@ def _some(names: Sequence[str], wanted: str) -> str:
     known = {name.lower(): name for name in names}
     near = [known[each] for each in get_close_matches(wanted.lower(), known, 3, 0.5)]
     listed = list(dict.fromkeys([*near, *known.values()]))
-    return ", ".join(listed[:_MAX_HINTED]) + " …" * (len(listed) > _MAX_HINTED)
+    return ", ".join(listed[:_MAX_HINTED]) + (" …" if len(listed) > _MAX_HINTED else "")
 
 
 def _terms(rows: FilterRows, text: str) -> list[Term]:
@@ -274,7 +274,7 @@ def _pattern(word: str) -> Term:
                 f"the filter compares an unknown column {column!r}{nearest_names(column)}"
             )
     is_negated = word.startswith("!") and len(word) > 1
-    return Term(word, word[is_negated:], is_negated)
+    return Term(word, word[1:] if is_negated else word, is_negated)
 
 
 def _comparison(rows: FilterRows, heading: str, operator: str, value: str) -> Term | None:

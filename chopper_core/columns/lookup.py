@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.columns import counters
-from chopper_core.columns.metric import METRICS, Metric, Theme, absent
+from chopper_core.columns.metric import METRICS, OTHER_COLUMNS, Metric, Theme, absent
 from chopper_core.columns.time import part_of_signal
 from chopper_core.model.column_names import HEAT, NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import CounterInfo, Hardware
@@ -18,6 +18,7 @@ from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.grouping import grouped_by
+from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin, plugins
 
 DEFAULT_COLUMNS: Final = (
@@ -39,6 +40,12 @@ _OWN: Final = tuple(METRICS)
 """The columns of this package, which is imported whole before this module; those of analyses follow
 in any order."""
 NO_TRACE: Final = "the run has telemetry alone: no activity of a GPU was traced"
+_THE_MORE_THE_BETTER: Final = late(
+    r"(\w+_)?(roof|peak|achievable|hit|clean|busy|occupancy|util|mfu|hfu|theoretical|theory|hidden"
+    r"|efficiency|bandwidth|coalescing|active)_pct|(?!roof)\w*(tflops|tbps)|(bus|algo|got)_gbps"
+    r"|\w*mhz|\w*tokens_per_\w+|throughput_x|name"
+)
+"""Columns whose small figures need attention; names go from A to Z."""
 ENERGY_NAME: Final = "energy_j"
 NO_COUNTERS: Final = (
     "the run has no hardware counters (rocprofv3 --pmc …, in files next to the traces)"
@@ -105,17 +112,20 @@ def find_column(text: str, known: Iterable[Metric]) -> tuple[Metric, float] | No
     """
     wanted = _spelling(text)
     titled: tuple[Metric, float] | None = None
+    bare: Metric | None = None
     for metric in known:
         title = _spelling(metric.title)
         if wanted == metric.name.lower():
             return metric, 0.0
         if wanted == title or (wanted == "%" and metric.title.startswith("% of ")):
             titled = titled or (metric, 0.0)
+        elif wanted == title.strip("%"):
+            bare = bare or metric  # `roof<57` of % roof
         elif wanted.startswith(title):
             for scale in metric.unit.scales if isinstance(metric.unit, Unit) else ():
                 if scale.text and wanted == title + _spelling(scale.text):
                     titled = titled or (metric, scale.divisor)
-    return titled
+    return titled if titled is not None or bare is None else (bare, 0.0)
 
 
 def _spelling(text: str) -> str:
@@ -136,6 +146,12 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
             text = text.replace(name, column[0].name) if column else text
         found.append(text)
     return tuple(found)
+
+
+def worst_first(name: str) -> str:
+    """The sort by a column, of which what needs attention comes first: the smallest share of a
+    roof, the largest time."""
+    return name if _THE_MORE_THE_BETTER.fullmatch(name) else f"-{name}"
 
 
 def nearest_names(name: str) -> str:
@@ -212,30 +228,53 @@ def reasons(
 
 
 def catalogue(format_name: str) -> str:
-    """All columns that are registered: those of `columns` in their order, then others by name."""
+    """All columns that are registered: those of `columns` in their order, then others by name; last
+    those of rows that aren't made of activities."""
     others = sorted(METRICS.keys() - set(_OWN))
     known = [METRICS[name] for name in (*_OWN, *others)]
+    of_rows = sorted(OTHER_COLUMNS.values(), key=lambda each: each.rows)
     if format_name == "json":
         names = ("name", "unit", "title", "reduces", "definition", "source")
-        entries = [
-            {name: getattr(each, name) for name in names}
-            | {"missing_because": each.missing_because or None}
-            for each in known
-        ]
+        entries, entries_of_rows = (
+            [
+                {name: getattr(each, name) for name in names}
+                | {"missing_because": each.missing_because or None}
+                for each in every
+            ]
+            for every in (known, of_rows)
+        )
+        for entry, each in zip(entries_of_rows, of_rows, strict=True):
+            entry["rows"] = each.rows
         import json
 
-        return json.dumps({"schema": "chopper.metrics/1", "metrics": entries}, indent=1) + "\n"
+        document = {
+            "schema": "chopper.metrics/1",
+            "metrics": entries,
+            "columns_of_other_rows": entries_of_rows,
+        }
+        return json.dumps(document, indent=1) + "\n"
     if format_name == "markdown":
         lines = ["| name | unit | of children | definition |", "| :-- | :-- | :-- | :-- |"]
         lines += [
             f"| `{each.name}` | {each.unit} | {each.reduces} | {each.definition} |"
             for each in known
         ]
+        lines += [
+            "",
+            "Columns of rows that aren't made of activities:",
+            "",
+            "| name | unit | of | definition |",
+            "| :-- | :-- | :-- | :-- |",
+        ]
+        lines += [
+            f"| `{each.name}` | {each.unit} | {each.rows} | {each.definition} |" for each in of_rows
+        ]
         return "\n".join(lines) + "\n"
     lines = []
-    for each in known:
+    for each in (*known, *of_rows):
         unit = f" ({each.unit})" if each.unit and not each.name.endswith("_ns") else ""
-        lines.append(f"{each.name}{unit}, shown as `{each.title}`; of children: {each.reduces}")
+        of = f"of {each.rows}" if each.rows else f"of children: {each.reduces}"
+        lines.append(f"{each.name}{unit}, shown as `{each.title}`; {of}")
         lines += [f"    {line}" for line in textwrap.wrap(each.definition, 92)]
         if each.missing_because:
             lines.append(f"    missing: {each.missing_because}")

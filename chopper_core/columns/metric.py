@@ -229,6 +229,8 @@ class Metric(Struct, frozen=True):
     """The hardware counters that it is computed from, as they are called on gfx942."""
     needs_hardware: bool = False
     """Whether the counters need the specification of the GPU next to them."""
+    rows: str = ""
+    """What it is a column of, where that isn't activities: `lanes of a timeline`."""
 
     @property
     def adds_up(self) -> bool:
@@ -239,9 +241,14 @@ METRICS: Final[dict[str, Metric]] = {}
 """Every metric by its name, in the order of registration, which is that of every list."""
 
 
+OTHER_COLUMNS: Final[dict[str, Metric]] = {}
+"""Every column that not all rows of activities have, by its name: those of other rows, and those of
+one view alone."""
+
+
 def register(metric: Metric) -> None:
-    if metric.name in METRICS:
-        raise ValueError(f"two metrics are called {metric.name}")
+    if metric.name in METRICS or metric.name in OTHER_COLUMNS:
+        raise ValueError(f"two columns are called {metric.name}")
     METRICS[metric.name] = metric
 
 
@@ -284,7 +291,7 @@ def declare(
     needs_times: bool = True,
 ) -> None:
     """Register metrics that are declared as `columns` are, and computed by their names."""
-    for name, each in columns(text, missing=missing, source=source).items():
+    for name, each in parse_columns(text, missing=missing, source=source).items():
         own = partial(compute, name)
         register(replace(each, compute=own, theme=theme, needs_times=needs_times))
 
@@ -295,14 +302,46 @@ def records(text: str) -> list[str]:
     return [part.rstrip() for part in parts]
 
 
+def row_columns(
+    rows: str, text: str, *, missing: str = "", source: str = "trace"
+) -> dict[str, Metric]:
+    """Declare columns of rows that aren't made of activities, such as `lanes of a timeline`, by
+    name, next to the function that makes the rows."""
+    made = (
+        replace(each, rows=rows)
+        for each in parse_columns(text, missing=missing, source=source).values()
+    )
+    return {each.name: register_other(each) for each in made}
+
+
 def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
-    """Declare columns, by name."""
-    made = (column(record, missing=missing, source=source) for record in records(text))
-    return {each.name: each for each in made}
+    """Declare columns as `column` does, by name."""
+    made = parse_columns(text, missing=missing, source=source)
+    return {name: register_other(each) for name, each in made.items()}
 
 
 def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
-    """Declare a column that only one kind of frame has.
+    """Declare a column that only one view has, such as a place in a ranking."""
+    return register_other(_parsed(text, missing, source))
+
+
+def register_other(made: Metric) -> Metric:
+    """A column as it is known; raises ValueError where its name has another definition."""
+    known = METRICS.get(made.name) or OTHER_COLUMNS.setdefault(made.name, made)
+    if known.definition != made.definition or known.unit != made.unit:
+        raise ValueError(f"two columns are called {made.name}")
+    return made
+
+
+def parse_columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
+    """Columns by name as a text declares them, unregistered: of tables of SQL, and of names that
+    depend on what a view asks for."""
+    made = (_parsed(record, missing, source) for record in records(text))
+    return {each.name: each for each in made}
+
+
+def _parsed(text: str, missing: str, source: str) -> Metric:
+    """A column as it is declared.
 
     The first line is `name | unit | title`, then how it reduces, `signed` and `words`, if they
     apply. The

@@ -68,7 +68,7 @@ def _sequences(table: KernelTable) -> SplitCodes:
 def _text(words: list[str]) -> str:
     counts = [(word, len([*same])) for word, same in groupby(words)]
     parts = [word if number == 1 else f"{word}x{number}" for word, number in counts]
-    return "-".join([*parts[:_MAX_SHOWN], *["…"] * (len(parts) > _MAX_SHOWN)])
+    return "-".join([*parts[:_MAX_SHOWN], *(["…"] if len(parts) > _MAX_SHOWN else [])])
 
 
 def _saved(table: KernelTable) -> Int64:

@@ -45,6 +45,7 @@ MODULES: Final = (
     "communication",
     "hosts",
     "losses",
+    "efficiency",
     "operations",
     "iterations",
     "beside",
@@ -246,4 +247,4 @@ def count_findings(are_parts: Sequence[bool]) -> tuple[int, str]:
     """How many findings there are, and how many parts they have, as the end of a phrase; of each
     whether it is a part."""
     parts = sum(are_parts)
-    return len(are_parts) - parts, f" with {count(parts, 'part')}" * (parts > 0)
+    return len(are_parts) - parts, f" with {count(parts, 'part')}" if parts > 0 else ""

@@ -19,7 +19,6 @@ from chopper_core.analyses.host_causes import ALLOCATOR, HostCharges, host_charg
 from chopper_core.analyses.why_late import MoreWorkAt, more_work_at
 from chopper_core.findings.parts import Worth, group_of
 from chopper_core.findings.rule import (
-    SMALLEST_SAVING,
     Cost,
     Finding,
     FindingRule,
@@ -31,6 +30,7 @@ from chopper_core.graph.collectives import comm_rows
 from chopper_core.model.phrases import by_number, percent, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, Kind, Phase
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.util import plugins
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import combined, distinct, run_sizes, run_starts, sums_of
@@ -44,6 +44,9 @@ LARGE_SHARE: Final = 0.1
 """Of the step, which idle time before many launches takes at least."""
 MUCH_COMM: Final = 0.2
 """Of exposed communication: a kind with less is not the one to change first."""
+MANY_BUCKETS: Final = 16
+SMALL_BUCKET: Final = 20 << 20
+"""Bytes: less than the default of bucket_cap_mb, 25 MiB."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
 _HOST_LEFT: Final = re.compile(r"\bhost x(0\.\d+)")
@@ -160,8 +163,9 @@ def advice_for(
     case, found = AdviceCase(context, rule, finding), list[str]()
     if group_of(rule, finding) == Group.UNKNOWN and finding.cost_ns is None:
         return ()
-    if finding.is_replayed and context.share(finding.saving_ns or 0.0) < SMALLEST_SAVING.share:
-        return ()  # Fixing it alone saves nothing.
+    saves_nothing = finding.is_replayed and context.share(finding.worth_ns or 0.0) < _LEAST_GAIN
+    if saves_nothing and finding.together_ns is None:
+        return ()
     for advice in (*ADVICE, *_plugin_advice()):
         if advice.rules and rule.name not in advice.rules:
             continue
@@ -332,6 +336,21 @@ def several_reductions(case: AdviceCase) -> Mapping[str, str] | None:
     if not re.search(r"reduce", name, re.I) or phase != Phase.BACKWARD:
         return None
     return {"name": shortened(name)} if _microsteps(case) else None
+
+
+def small_buckets(case: AdviceCase) -> Mapping[str, str] | None:
+    """Gradients go in many all-reduces of a few MB, as buckets are far below DDP's 25 MB."""
+    if comm_is(r"all_?reduce", Phase.BACKWARD)(case) is None:
+        return None
+    table = case.context.table
+    rows = comm_rows(table, case.context.compared)
+    rows = rows[case.context.node.holds(rows) & (table.phase[rows] == Phase.BACKWARD)]
+    rows = rows[table.bytes[rows] > 0]
+    number = len(rows) / max(case.context.spots, 1)
+    if number < MANY_BUCKETS or not table.bytes[rows].mean() < SMALL_BUCKET:
+        return None
+    size = scaled_text(float(table.bytes[rows].mean()), Unit.BYTES)
+    return {"number": f"{number:,.0f}", "size": size}
 
 
 def _microsteps(case: AdviceCase) -> bool:
@@ -589,9 +608,15 @@ ADVICE: Final = (
     ),
     Advice(
         ("exposed",),
+        "Raise bucket_cap_mb of DistributedDataParallel: gradients go in {number} all-reduces a "
+        "step of {size} on average.",
+        small_buckets,
+    ),
+    Advice(
+        ("exposed",),
         "Tune bucket_cap_mb of DistributedDataParallel, with gradient_as_bucket_view=True and, "
         "where the graph doesn't change, static_graph=True.",
-        comm_is(r"all_?reduce", Phase.BACKWARD),
+        lambda case: None if small_buckets(case) else comm_is(r"all_?reduce", Phase.BACKWARD)(case),
     ),
     Advice(
         ("contention",),
@@ -637,6 +662,29 @@ ADVICE: Final = (
         ("long-stage",),
         "Give stage {stage} fewer layers.",
         long_stage(is_last=False),
+    ),
+    Advice(
+        ("wide-type",),
+        "Run it under torch.autocast, or cast its inputs to the type of the other products, unless "
+        "it needs the precision.",
+        always,
+    ),
+    Advice(
+        ("unfused-attention",),
+        "Call torch.nn.functional.scaled_dot_product_attention with inputs that its fused kernels "
+        "take: half precision, no mask or only a causal one.",
+        always,
+    ),
+    Advice(
+        ("moved-data",),
+        "Keep one memory layout: look for .contiguous(), .to() and permute() at these operations.",
+        always,
+    ),
+    Advice(
+        ("memory-roof",),
+        "Try another memory format (channels_last), or a compiled or library version of these "
+        "kernels.",
+        always,
     ),
     Advice(
         ("products",),

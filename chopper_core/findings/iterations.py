@@ -29,7 +29,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import in_short, one_line, shortened
 from chopper_core.graph.questions import bound_by_memory
-from chopper_core.model.phrases import by_number, percent, recurrence, time
+from chopper_core.model.phrases import by_number, longer, percent, recurrence, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -55,8 +55,6 @@ _ALSO: Final = 0.25
 """Of the kind of time that grows most, from which on another one is named with it."""
 _BY_CLOCK: Final = 0.5
 """The part of longer compute that a lower clock explains at least, to be the reason."""
-_TIMES: Final = 2.0
-"""From this factor on a time is so many times as long, else so many % longer."""
 _ODDS: Final = 4.0
 """How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
@@ -230,17 +228,15 @@ def _first_of(mostly: str) -> str:
     return mostly.partition(", ")[0]
 
 
-def _title(which: str, is_one: bool, longer: str, why: str) -> str:
+def _title(which: str, is_one: bool, compared: str, why: str) -> str:
     takes = "takes" if is_one or which.startswith("one ") else "take"
-    return one_line(f"{which} {takes} {longer}", why)
+    return one_line(f"{which} {takes} {compared}", why)
 
 
 def _as_long(factor: float, what: str) -> str:
-    """How long something takes: `7.2 % longer than the median`, `4.2 times as long as the others`,
-    `4.2 times the median`."""
-    if factor < _TIMES:
-        return f"{percent(factor - 1)} longer than {what}"
-    return f"{factor:.1f} times {what if what == 'the median' else f'as long as {what}'}"
+    """How long something takes: `7.2 % longer than the median`, `4 times as long as the others`."""
+    text = longer(factor)
+    return f"{text} {'than' if text.endswith(' longer') else 'as'} {what}"
 
 
 def _cost_of(lost_ns: float, number: int) -> str:
@@ -299,23 +295,20 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
-        longer = _as_long(factor, f"the other{'s' if many else ''}")
-        text = f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} {longer}"
+        compared = _as_long(factor, f"the other{'s' if many else ''}")
+        text = f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} {compared}"
         when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
         is_since = found.is_interval or when.startswith(" since")
-        since = f"{percent(factor - 1)} longer{when}"
-        if factor >= _TIMES:
-            since = f"{factor:.1f} times as long{when}"
         if is_since:
-            text = f"they take {since}"
+            text = f"they take {longer(factor)}{when}"
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
         more, short = _more(times, at, usual, cost)
         short = short or f": {_first_of(mostly)}"
-        title = _title(in_short("step", which), len(which) == 1, longer, short)
+        title = _title(in_short("step", which), len(which) == 1, compared, short)
         if is_since:
-            title = one_line(f"steps take {since}", short)
+            title = one_line(f"steps take {longer(factor)}{when}", short)
         total = len(context.all_iterations)
         costs = "; the run's first step warms up, so that its time isn't counted as a cost"
         if not is_first:
@@ -392,10 +385,10 @@ def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
     which = numbers[places].tolist()
     analysed = numbers[rest].tolist()
     when = recurrence(first_equal(np.array(analysed), numbers[places]).tolist(), analysed)
-    longer = f"{percent(grown / max(usual.of(compute), 1.0))} longer{when}"
+    compared = f"{longer(1 + grown / max(usual.of(compute), 1.0))}{when}"
     finding = context.finding(
-        one_line(f"steps compute {longer}", short),
-        f"steps compute {longer}, {time(grown)} more per GPU and step{why}; other differences "
+        one_line(f"steps compute {compared}", short),
+        f"steps compute {compared}, {time(grown)} more per GPU and step{why}; other differences "
         f"between steps hide it in their times",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         Cost.COMPUTE,

@@ -104,7 +104,9 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         change = f"clock={hardware.clock_mhz:.0f}"
     sort = f"-{name.removesuffix('_ns')}_pct"
     # Compute that counters can't split may hide a larger one.
-    known = "known " * (int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()))
+    known = (
+        "known " if int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()) else ""
+    )
     title = f"{_SUBJECTS[name]} the largest {known}loss", f": {percent(size / elapsed)} of the step"
     why = ""
     if name == "frequency_ns" and hardware is not None:

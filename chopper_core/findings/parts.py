@@ -2,8 +2,9 @@
 
 A finding is worth the answer to the what-if questions that remove what it costs.
 A finding is a part of another one if a replay removes the same time for both. Where there is no
-replay, what a finding costs is spread over the cells that it is about, by its kind of time. What a
-part costs and saves is inside what its whole does; one that costs more is a finding next to it.
+replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
+that saves only together with another is a part of that too, and names it. What a part costs is
+inside what its whole costs; one that costs more stands next to it, and names it.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ _TOUCHES: Final = 0.1
 """Of the time that a replay removes for a finding: with less in common, two are two."""
 _NOTHING: Final = 1e-4
 """Of the step: what a part saves less than is shown as 0.00 ms."""
+_MOST_PAIRED: Final = 8
+"""Findings that save nothing alone are tried together with at most so many others."""
 _ROUNDED: Final = 0.01
 """By so much more two costs are as large."""
 _NARROWER: Final = 0.8
@@ -179,8 +182,10 @@ class PlacedFinding(Struct, eq=False):
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """What is replayed comes first, then what saves most, or costs most."""
-        return not self.finding.is_replayed, -self.worth_ns
+        """What is replayed comes first, then what saves most, alone or with the one that it names,
+        or costs most."""
+        most = self.worth_ns if self.parts == [] else self.finding.together_ns or self.worth_ns
+        return not self.finding.is_replayed, -max(most, self.worth_ns)
 
     @property
     def group(self) -> Group:
@@ -214,7 +219,7 @@ def in_groups(
             if finding.saving_ns is not None and finding.saving_ns > most_ns:
                 finding = replace(finding, saving_ns=most_ns, alone_ns=finding.saving_ns)
             listed.append(((each.rule, finding), whose))
-            walk(each.parts, len(listed) - 1, finding.saving_ns or most_ns)
+            walk(each.parts, len(listed) - 1, max(finding.saving_ns or most_ns, 0.0))
 
     for group in Group:
         of_group = [each for each in found if group_of(*each) == group]
@@ -242,11 +247,12 @@ def _wholes(
         _add(context, found, one, worth)
     small = [each for each in found if context.share(each.worth_ns) < SMALLEST_SAVING.share]
     found = _fitting(context, [each for each in found if each not in small])
-    if not found:
-        return small
+    if worth is None:
+        return [*found, *small]
     for each in found:
         _prune(context, each)
-    return found if worth is None else [*found, *_hidden(context, found, small, worth)]
+    apart, rest = _hide(context, found, small, worth)
+    return [*found, *apart, *_paired(context, rest, worth)]
 
 
 def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
@@ -309,24 +315,62 @@ def _add(
         _add(context, whole.parts, one, worth)
 
 
-def _hidden(
+def _hide(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
-) -> list[PlacedFinding]:
-    """Of what saves next to nothing, what saves something, and what another finding hides: once
-    that is fixed it saves time, and its detail says so."""
-    found = []
+) -> tuple[list[PlacedFinding], list[PlacedFinding]]:
+    """Add what saves next to nothing alone to the parts of the group that it hides behind, which
+    is the one without which it saves time; return those that cost more than that, and the rest."""
+    apart, left = list[PlacedFinding](), list[PlacedFinding]()
     for one in small:
-        for whole in groups:
-            both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
-            if len(both) == 2:
-                saved = worth.saving_ns(both, both[1]) - whole.worth_ns
-                if context.share(saved) >= SMALLEST_SAVING.share:
-                    one.finding = replace(one.finding, see_also=whole.finding.title, then_ns=saved)
-                    found.append(one)
-                    break
+        whole = next((each for each in groups if _joins(context, one, each, worth)), None)
+        if whole is None:
+            left.append(one)
         else:
-            found += [] if _saves_nothing(context, one) else [one]
-    return found
+            (whole.parts if one.costs_less_than(whole) else apart).append(one)
+    return apart, left
+
+
+def _paired(
+    context: FindingsContext, small: list[PlacedFinding], worth: Worth
+) -> list[PlacedFinding]:
+    """Findings that save next to nothing alone, with those with which they save as their parts:
+    two GPUs that are equally late hide each other. What saves nothing with another either goes."""
+    order = sorted(small, key=lambda each: -(each.finding.cost_ns or 0.0))
+    remedies = [each.finding.remedy for each in order if each.finding.is_replayed]
+    kept: list[PlacedFinding] = []
+    if len(remedies) > 1:
+        together = worth.saving_ns(remedies)
+        if context.share(together - order[0].worth_ns) < SMALLEST_SAVING.share:
+            remedies = []
+    for one in order:
+        candidates = kept[:_MOST_PAIRED] if len(remedies) > 1 else []
+        whole = next((each for each in candidates if _joins(context, one, each, worth)), None)
+        if whole is None:
+            kept.append(one)
+            continue
+        whole.parts.append(one)
+        if whole.finding.together_ns is None:
+            whole.finding = replace(
+                whole.finding,
+                together_with=one.finding.title,
+                together_ns=one.finding.together_ns,
+            )
+    return [each for each in kept if each.parts or not _saves_nothing(context, each)]
+
+
+def _joins(
+    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding, worth: Worth
+) -> bool:
+    """Whether a finding saves time once another one is gone, which it then names."""
+    if not (one.finding.is_replayed and whole.finding.is_replayed):
+        return False
+    both = [each.finding.remedy for each in (one, whole)]
+    together = worth.saving_ns(both, both[1])
+    if context.share(together - whole.worth_ns) < SMALLEST_SAVING.share:
+        return False
+    title = whole.finding.title
+    one.finding = replace(one.finding, together_with=title, together_ns=together)
+    return True
 
 
 def _prune(context: FindingsContext, whole: PlacedFinding) -> None:
@@ -337,7 +381,8 @@ def _prune(context: FindingsContext, whole: PlacedFinding) -> None:
 
 
 def _saves_nothing(context: FindingsContext, one: PlacedFinding) -> bool:
-    return one.finding.is_replayed and context.share(one.worth_ns) < _NOTHING
+    is_joined = one.finding.together_ns is not None
+    return one.finding.is_replayed and not is_joined and context.share(one.worth_ns) < _NOTHING
 
 
 def _shared(

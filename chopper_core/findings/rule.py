@@ -669,12 +669,14 @@ class Finding(Struct, frozen=True):
     alone_ns: float | None = None
     """What it alone saves by replay, where that is more than what it is a part of saves; None
     elsewhere."""
+    together_with: str = ""
+    """The title of the finding without which this one saves nothing; empty: it saves alone."""
+    together_ns: float | None = None
+    """What both save together; None where each saves alone."""
     why_more: str = ""
     """Why it may save more than it costs, where that isn't that waits get shorter."""
     see_also: str = ""
     """The title of a finding that much of its time is in too, though it is no part of that."""
-    then_ns: float = 0.0
-    """What it saves once `see_also` is fixed, where that hides it."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

@@ -37,9 +37,7 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     if time(round(cost)) not in text:
         text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
     sentences = [text, _why_saving(context, finding)]
-    if finding.then_ns:
-        sentences.append(f"Once '{finding.see_also}' is fixed, this saves {time(finding.then_ns)}")
-    elif finding.see_also:
+    if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
     return ". ".join(filter(None, sentences))
 
@@ -60,9 +58,15 @@ def _why_saving(context: FindingsContext, finding: Finding) -> str:
     cost, saving = finding.cost_ns or 0.0, finding.saving_ns
     if not cost or saving is None:
         return ""
+    if finding.together_ns is not None:
+        own = f"{time(saving)} alone" if context.share(saving) >= _LEAST else "nothing alone"
+        return (
+            f'By replay, fixing this saves {own}; together with "{finding.together_with}" it saves '
+            f"{time(finding.together_ns)}"
+        )
     if finding.alone_ns is not None and context.share(finding.alone_ns - saving) >= _LEAST:
         return (
-            f"By replay, fixing it alone saves {time(finding.alone_ns)}, but the finding that it "
+            f"By replay, fixing this alone saves {time(finding.alone_ns)}, but the finding that it "
             f"is a part of saves only {time(saving)}"
         )
     bound = is_bound(finding.remedy)
@@ -77,8 +81,8 @@ def _why_saving(context: FindingsContext, finding: Finding) -> str:
             saves = "saves nothing"
         rest = time(cost - saving)
         return (
-            f"By replay, fixing it alone {saves}: {whose} would spend {rest} of that time waiting "
-            "for something else"
+            f"By replay, fixing this alone {saves}: {whose} would spend {rest} of that time "
+            "waiting for something else"
         )
     if bound:
         without = _WITHOUT.get(finding.kind, "if it took no time at all")
@@ -89,7 +93,7 @@ def _why_saving(context: FindingsContext, finding: Finding) -> str:
     why = finding.why_more or "waits get shorter, too"
     if not finding.why_more and finding.gpu is not None and len(context.gpus) > 1:
         why = f"the GPUs that wait for GPU {finding.gpu} wait less, too"
-    return f"By replay, fixing it {saves}, more than it costs: {why}"
+    return f"By replay, fixing this {saves}, more than it costs: {why}"
 
 
 def _with_time(context: FindingsContext, text: str) -> str:
@@ -113,5 +117,5 @@ def finding_figures(finding: Finding) -> tuple[str, ...]:
         return ()
     saves = "–"
     if finding.saving_ns is not None:
-        saves = "≤" * is_bound(finding.remedy) + time(round(finding.saving_ns))
+        saves = ("≤" if is_bound(finding.remedy) else "") + time(round(finding.saving_ns))
     return time(round(finding.cost_ns)), saves

@@ -26,7 +26,7 @@ def of_name(core: str, *more: str) -> str:
     """A title that begins with a name of the trace, which stays as it is."""
     text = core
     for part in more:
-        text += part * (len(text) + len(part) <= MAX_TITLE)
+        text += part if len(text) + len(part) <= MAX_TITLE else ""
     return shortened(text, MAX_TITLE)
 
 

@@ -132,7 +132,7 @@ class Collectives(Struct, frozen=True, eq=False):
 
     def of_kind(self, kind: str) -> Mask:
         codes = [code for code, name in enumerate(self.table.operations) if name == kind]
-        codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
+        codes += [NO_LABEL] if kind == UNKNOWN_COLLECTIVE else []
         return np.isin(self.kind, codes)
 
     def take(self, taken: Mask) -> Collectives:

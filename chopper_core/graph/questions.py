@@ -20,6 +20,7 @@ from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
 from chopper_core.graph.dependencies import INFERRED, Evidence
+from chopper_core.graph.pace import pace_after_idle
 from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
 from chopper_core.model.column_names import (
     FLOPS,
@@ -59,6 +60,8 @@ _AGREES: Final = 1e-4
 """Of all work, which a further replay may change."""
 _SIDES: Final = (0.1, 0.9)
 """The quantiles of the peers between which the time of one of them is expected."""
+_MANY_PEERS: Final = 10
+"""Fewer have no tenth on each side."""
 _FASTEST: Final = 0.1
 """The quantile of transfers that the link's bandwidth alone limits."""
 
@@ -167,6 +170,12 @@ class Predictor(Struct, frozen=True, eq=False):
         shares = none if found is None else found.shares(graph, times.begin_ns, times.end_ns, kind)
         rest = graph, identity, found, kind, shares, _doubtful_lag(graph)
         return cls(run, iterations, *rest, kept=np.zeros(0, np.intp))
+
+    @property
+    def pace(self) -> float:
+        """How much less time compute takes per share of idle time before it, at most."""
+        key = ("pace after idle time", self.iterations)
+        return self.run.memo(key, lambda: pace_after_idle(self.run, self.graph, self.kind))
 
     def shares_in(self, replayed: Replayed) -> Float64:
         """The shares of the rows of contention in a replay."""
@@ -341,7 +350,8 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
                 low, high = (ratios(each[code], median)[own] for each in ends.T)
                 low, high = (np.where(np.isfinite(each), each, 1.0) for each in (low, high))
             elif not place:
-                low, high = _spread(time, median, who, known & np.isin(code, code[own]))
+                among = known & np.isin(code, code[own])
+                low, high = _spread(time, median, who, among, is_whole=not (peers & ~own).any())
             if not place and uneven is not None:
                 usual[uneven.rows] = np.nan
                 usual[uneven.rows] = uneven.usual(time, usual)
@@ -464,16 +474,33 @@ def _numbers_of(values: Codes, owner: Index, count: int) -> Int64:
     return counts_of(pairs[:, 0].astype(np.intp), count)
 
 
-def _spread(time: Float64, median: Float64, who: Int64, known: Mask) -> tuple[float, float]:
-    """How far the whole time of single peers is from the median of all, as factors."""
+def _spread(
+    time: Float64, median: Float64, who: Int64, known: Mask, *, is_whole: bool
+) -> tuple[float, float]:
+    """How far the whole time of one more peer is from the median of all, as factors: by their
+    quantiles, of a few by Student's t, since these may all be on one side. `is_whole` is whether
+    nobody is added, since the peers are all that is chosen."""
     codes, owner = ranked(who[known])
     whole, usual = (sums_of(each[known], owner, len(codes)) for each in (time, median))
     shares = ratios(whole, usual)
     shares = shares[np.isfinite(shares)]
     if len(shares) < 2:
         return 1.0, 1.0
-    low, high = quantile_of(shares, _SIDES).tolist()
+    if is_whole or len(shares) >= _MANY_PEERS:
+        low, high = quantile_of(shares, _SIDES).tolist()
+    else:
+        more = len(shares) - 1
+        # Close to the same quantile of Student's t.
+        errors = 1.28 + 0.95 / more + 0.85 / more**3
+        half = errors * float(shares.std(ddof=1)) * (1 + 1 / len(shares)) ** 0.5
+        low, high = max(1 - half, 0.0), 1 + half
     return min(low, 1.0), max(high, 1.0)
+
+
+def student(count: int) -> float:
+    """Close to the quantile of Student's t that 19 of 20 errors of a mean are below; of two or
+    more values."""
+    return 2.0 + 2.4 / (count - 1) + 8.4 / (count - 1) ** 3
 
 
 def _as_schedule(table: KernelTable, nodes: Index, rows: Index, own: Mask) -> Change:
@@ -596,6 +623,11 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
             "as much"
         )
     own = chosen[found.rows]
+    if as_others and not found.known[:, found.owner[own]].any():
+        raise NothingToShow(
+            "how much communication slows it is unknown: it always runs during as much of it, or "
+            "never"
+        )
 
     def rates(now: Float64) -> Float64:
         new = now.copy()

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.graph.questions import Predictor
+from chopper_core.graph.questions import Predictor, student
 from chopper_core.graph.step_graph import Replayed, Steps, steps_of_graph
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
@@ -125,9 +125,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
             return float(np.abs(each).max())
         stood_for = self.of - (self.iterations - count)
         fewer = np.sqrt(1 - count / stood_for)
-        # Close to the quantile of Student's t that 19 of 20 errors are below.
-        errors = 2.0 + 2.4 / (count - 1) + 8.4 / (count - 1) ** 3
-        return float(errors * weight.sum() * fewer * each.std(ddof=1) / np.sqrt(count))
+        return float(student(count) * weight.sum() * fewer * each.std(ddof=1) / np.sqrt(count))
 
     @property
     def leads(self) -> frozenset[int]:

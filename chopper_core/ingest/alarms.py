@@ -109,7 +109,7 @@ class AlarmWatch:
         new = [
             at for at, number in enumerate(numbers) if before is not None and number not in before
         ]
-        for at in new or [len(numbers) - 1] * (before is None):
+        for at in new or ([len(numbers) - 1] if before is None else []):
             usual, whose = float("nan"), "the steps before"
             if base is not None:
                 usual, whose = step_times(base, View(base.name)).mean_ns / 1e6, "the baseline"

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -47,10 +46,10 @@ _MAPPED_FROM_ROWS: Final = 1 << 15
 """A run of so many activities takes less memory once it is mapped from its store."""
 _MOST_BYTES: Final = 20 * 10**9
 MOST_DAYS: Final = 60
-KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived")
+KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived", "screens")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
 hold several runs, and which; which stores are intact; digests of the program; what was derived from
-stores that can't be written."""
+stores that can't be written; first screens of the explorer."""
 
 
 class CacheEntry(Struct, frozen=True):
@@ -162,7 +161,7 @@ def _with_derived(run: Run, store: Path, index: str) -> Run:
     folder, is_cached = store / atomic.DERIVED, store.parent == directory()
     if not (is_cached or os.access(store, os.W_OK)):
         folder, is_cached = directory().parent / "derived" / digest([os.path.realpath(store)]), True
-    return replace(run, derived=Derived(folder, run, state, is_private=is_cached))
+    return replace(run, derived=Derived(folder, run, state, is_as_started, is_private=is_cached))
 
 
 def _index_of(store: Path) -> str:
@@ -185,8 +184,12 @@ class ProgramVersion(Struct, frozen=True):
 
 
 def program() -> str:
-    """The version of all that works out answers, the same on any machine."""
-    stamp = digest([_code_stamp(), *map(_stamp, sys.path)])
+    """The version of all that works out answers, the same on any machine.
+
+    Once Chopper was installed again beneath this process, which runs what it imported, the version
+    is one that no later process has.
+    """
+    stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
     known = place.recall(ProgramVersion)
     if known is None or known.stamp != digest([*map(_stamp, known.files)]):
@@ -194,6 +197,8 @@ def program() -> str:
         read = (path for path in (*code_files(), *files) if os.path.isfile(path))
         texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
         known = ProgramVersion(digest(texts), tuple(files), digest([*map(_stamp, files)]))
+        if not is_as_started():
+            return stamp
         place.keep(known)
     return known.digest
 
@@ -249,7 +254,7 @@ def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
     """
     paths = paths_of(name)
     origin = digest([_origin(paths, overrides)])
-    return f"{origin}-{digest([*_stamps(paths), _code_stamp(), *_specifications(overrides)])}"
+    return f"{origin}-{digest([*_stamps(paths), _STARTED_WITH, *_specifications(overrides)])}"
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
@@ -435,18 +440,39 @@ def _specifications(overrides: Overrides) -> Iterator[str]:
             yield str(error)
 
 
-@cache
+def is_as_started() -> bool:
+    """Whether the files of the code are still those that this process imports.
+
+    If not, it may have imported some of either version: what it works out is kept for nobody.
+    """
+    return _code_stamp() == _STARTED_WITH
+
+
 def _code_stamp() -> str:
     return digest([_stamp(path) for path in code_files()])
 
 
-def code_files() -> list[str]:
-    """The files of the package, sorted, without compiled ones, which come and go."""
-    walked = os.walk(PACKAGE)
+def code_files(package: Path = PACKAGE) -> list[str]:
+    """The files of a package, sorted, without compiled ones, which come and go."""
+    walked = os.walk(package)
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
     return sorted(file for file in files if file.endswith((".py", ".toml", ".tcss")))
+
+
+def program_files() -> list[str]:
+    """All files of the program and its plugins, and the folders that plugins are looked for in."""
+    return [
+        *code_files(PACKAGE.parent / "chopper_tui"),
+        *code_files(),
+        *sys.path,
+        *plugins.files_of_plugins(),
+    ]
 
 
 def digest(parts: Sequence[str]) -> str:
     text = "\n".join(parts).encode(errors="surrogateescape")
     return hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]
+
+
+_STARTED_WITH: Final = _code_stamp()
+"""The state of the code's files as this process imports them."""

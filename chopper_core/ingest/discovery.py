@@ -136,7 +136,7 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
 def check_is_one(name: str) -> None:
     if holds_runs(name):
         found = [each.name for each in find_runs([name])]
-        named = ", ".join([*found[:_MAX_NAMED], *["…"] * (len(found) > _MAX_NAMED)])
+        named = ", ".join([*found[:_MAX_NAMED], *(["…"] if len(found) > _MAX_NAMED else [])])
         raise DataError(
             f"{name} is {len(found)} runs: {named}; open one of them, or list them with: "
             f"chopper runs {name}"

@@ -251,7 +251,7 @@ class Follower:
         text = "" if recent.has_ended else recent.steps.stall(now_s)
         before = [event.text for event in recent.open_alarms if event.alarm == STALL]
         recent.note(STALL, STEP_TIME, None, text, holds=bool(text))
-        return has_come or before != [text] * bool(text)
+        return has_come or before != ([text] if text else [])
 
     @property
     def is_reading(self) -> bool:

@@ -428,7 +428,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
             replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
         ranks.append(with_gpu_numbers(rank, gpus, tuple(sources[path])))
-        count += len(gpus) * is_first
+        count += len(gpus) if is_first else 0
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)
     return joined_ranks(base, ranks, gather(ranks))

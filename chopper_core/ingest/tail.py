@@ -111,7 +111,8 @@ class Tail:
                 """The whole lines that begin in blocks."""
                 file.seek(max(first * _BLOCK - 1, 0))
                 lines = file.read((end - first) * _BLOCK + 1).splitlines(keepends=True)
-                return [*lines[first > 0 : -1], lines[-1] + file.readline()]
+                begun = 1 if first else 0
+                return [*lines[begun:-1], lines[-1] + file.readline()]
 
             @cache
             def time_at(block: int) -> int:

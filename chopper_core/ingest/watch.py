@@ -43,6 +43,17 @@ class RunFiles:
                 del found[path]
         return found
 
+    @property
+    def known(self) -> Mapping[str, FileState]:
+        """The state of each file when it was last read."""
+        return self._known
+
+    def folders(self) -> Iterator[str]:
+        """The folders of the runs, which change when a file joins them."""
+        for name in filter(None, self._names):
+            for path in filter(Path.is_dir, paths_of(name)):
+                yield from (folder for folder, _, _ in walk_once(path))
+
     def note(self, state: Mapping[str, FileState]) -> None:
         """Take the state that files had before they were read as known."""
         self._known = state

@@ -143,7 +143,7 @@ def render(view: View) -> str:
     }
     query = "&".join(f"{key.strip()}={value}" for key, value in options.items() if value)
     # A run's own name may look like an address.
-    mark = ":" * bool(path or view.run.endswith(":") or _split_path(view.run)[1])
+    mark = ":" if path or view.run.endswith(":") or _split_path(view.run)[1] else ""
     return f"{view.run}{mark}{path}" + (f"?{query}" if query or "?" in view.run else "")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.model.units import Unit, scaled_text, significant, time_text
 
 time: Final = time_text
+_TWICE: Final = 2.0
 _LARGE: Final = 1000
 """A mean number of things without decimals."""
 
@@ -51,6 +52,11 @@ def percent(share: float) -> str:
     return scaled_text(100 * share, Unit.PERCENT)
 
 
+def longer(factor: float) -> str:
+    """How much longer something takes: `6.2 % longer`, from twice on `9.1 times as long`."""
+    return f"{factor:.1f} times as long" if factor >= _TWICE else f"{percent(factor - 1)} longer"
+
+
 def with_article(text: str) -> str:
     """A number with the article that it is read with: `a 6.2 %`, `an 8.4 %`, `an 11 %`."""
     is_vowel = text.startswith("8") or text.partition(" ")[0].partition(".")[0] in ("11", "18")
@@ -70,7 +76,11 @@ def age_text(age_s: float) -> str:
 def count(number: int, word: str) -> str:
     """A number of things: `1 layer`, `3 layers`, `2 classes`, `5 activities`."""
     if number != 1:
-        word = f"{word[:-1]}ies" if word.endswith("ity") else f"{word}{'e' * (word[-1] == 's')}s"
+        word = (
+            f"{word[:-1]}ies"
+            if word.endswith("ity")
+            else f"{word}{'e' if word[-1] == 's' else ''}s"
+        )
     return f"{number:,} {word}"
 
 

@@ -151,8 +151,8 @@ class OtherRun(Struct, frozen=True):
 
     def text(self, now_s: float) -> str:
         """What it is, in a few words."""
-        parts = [count(self.ranks, "rank")] * (self.ranks > 0)
-        parts += [f"newest step {self.step:,}"] * (self.step >= 0)
+        parts = [count(self.ranks, "rank")] if self.ranks > 0 else []
+        parts += [f"newest step {self.step:,}"] if self.step >= 0 else []
         parts.append(f"written {age_text(now_s - self.newest_s)} ago")
         return f"{self.name}: {', '.join(parts)}"
 

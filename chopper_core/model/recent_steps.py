@@ -117,7 +117,7 @@ class JobSteps(Struct, frozen=True, eq=False):
                                   ("checkpoint", self.checkpoint_ns))
             if part_ns[place] > 0
         ]  # fmt: skip
-        return ", ".join([*parts, *["profiled"] * bool(self.profiled[place])])
+        return ", ".join([*parts, *(["profiled"] if self.profiled[place] else [])])
 
 
 _NONE: Final = np.empty(0)

@@ -626,7 +626,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         if not begins:
             begin_ns, end_ns = between_programs(self, gpu)
             is_gap = end_ns > begin_ns
-            return TimeSpans(*np.array([[begin_ns] * is_gap, [end_ns] * is_gap], np.int64))
+            return TimeSpans(
+                *np.array([[begin_ns] if is_gap else [], [end_ns] if is_gap else []], np.int64)
+            )
         start, steps = self.table.start_ns[rows], self.side(HostSteps).spans(gpu)
         end = np.append(start + self.table.duration_ns[rows], steps.end_ns)
         # A step begins before its first activity, and ends after it.

@@ -35,9 +35,9 @@ class Product(Struct, frozen=True, tag="product"):
     @property
     def text(self) -> str:
         """Its sizes: `8944x2816x1024 TN`."""
-        parts = [f"b{self.batch}"] * (self.batch != 1)
-        parts += [f"g{self.groups} over {self.split}"] * (self.groups > 0)
-        parts += [f"{self.m}x{self.n}x{self.k}", self.layout, "bias" * self.has_bias]
+        parts = [f"b{self.batch}"] if self.batch != 1 else []
+        parts += [f"g{self.groups} over {self.split}"] if self.groups > 0 else []
+        parts += [f"{self.m}x{self.n}x{self.k}", self.layout, "bias" if self.has_bias else ""]
         return " ".join(filter(None, parts))
 
 
@@ -59,7 +59,11 @@ class Convolution(Struct, frozen=True, tag="convolution"):
         """Its sizes: `256x3x32x32 k64x3x7x7 s2 p3`; factors of 1, and padding of 0, are left
         out.
         """
-        parts = ["transposed" * self.is_transposed, _by(self.image), "k" + _by(self.weight)]
+        parts = [
+            "transposed" if self.is_transposed else "",
+            _by(self.image),
+            "k" + _by(self.weight),
+        ]
         for letter, sizes, usual in (
             ("s", self.stride, 1),
             ("p", self.padding, 0),
@@ -67,7 +71,7 @@ class Convolution(Struct, frozen=True, tag="convolution"):
         ):
             if any(size != usual for size in sizes):
                 parts.append(letter + (str(sizes[0]) if len(set(sizes)) == 1 else _by(sizes)))
-        parts += [f"g{self.groups}"] * (self.groups != 1)
+        parts += [f"g{self.groups}"] if self.groups != 1 else []
         return " ".join(filter(None, parts))
 
 
@@ -96,7 +100,9 @@ class Attention(Struct, frozen=True, tag="attention"):
             f"s{_pair(self.queries, self.keys)}",
             f"d{_pair(self.width, self.value_width)}",
         ]
-        parts += ["causal"] * self.is_causal + [f"w{self.window}"] * (self.window > 0)
+        parts += (["causal"] if self.is_causal else []) + (
+            [f"w{self.window}"] if self.window > 0 else []
+        )
         return " ".join(parts)
 
 

@@ -272,7 +272,7 @@ def pass_command(
     form = "rocpd" if "rocpd" in output_of((TOOL, "--help")) else "csv"
     return (
         *(TOOL, "--pmc", *counters, "--kernel-trace", "--marker-trace", "-f", form),
-        *([_REGIONS] * has_windows),
+        *([_REGIONS] if has_windows else []),
         *("-d", str(folder), "-o", "%hostname%_%env{RANK}%_%pid%", "--"),
     )
 

@@ -141,5 +141,5 @@ def _named(states: Sequence[RecordedProcess]) -> str:
     ranks = sorted(state.rank for state in states if state.rank is not None)
     if not ranks:
         return f"process {states[0].pid}" if len(states) == 1 else f"{len(states)} processes"
-    named = ", ".join(map(str, ranks[:_MAX_NAMED])) + ", …" * (len(ranks) > _MAX_NAMED)
-    return f"rank{'s' * (len(ranks) > 1)} {named}"
+    named = ", ".join(map(str, ranks[:_MAX_NAMED])) + (", …" if len(ranks) > _MAX_NAMED else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}"

@@ -242,7 +242,7 @@ def _demangled(name: str) -> str:
     while name[at : at + 1] == "I" and (token := _TOKEN.search(name, place, end)):
         place = token.end() + int(token[3] or 0)
         text = token[1] or _TYPES.get(token[2] or "", "") or name[token.end() : place]
-        arguments += [text] * bool(re.fullmatch(r"\d+|\w\w+", text))
+        arguments += [text] if re.fullmatch(r"\d+|\w\w+", text) else []
     if words == _ENTRY:
         words = [next((each for each in arguments if not each.isdigit()), "kentry")]
     inside = f"<{', '.join(arguments)}>" if arguments else ""
@@ -289,7 +289,7 @@ def baseline_title(view: View) -> str:
     own = dict(view.scope)
     levels = zip((*view.order, "activity"), path, strict=False)
     steps = [crumb(level, label) for level, label in levels if own.get(level) != label]
-    return " ".join([run] * bool(run) + steps) or "itself"
+    return " ".join(([run] if run else []) + steps) or "itself"
 
 
 def statistic_title(frame: Frame) -> str:
@@ -311,7 +311,7 @@ def cut_title(frame: Frame) -> str:
     for numbers, word in ((cut, "cut"), (warm, "warm-up")):
         names = ", ".join(map(str, numbers[:_MAX_CUT]))
         more = f" +{len(numbers) - _MAX_CUT}" if len(numbers) > _MAX_CUT else ""
-        parts += [f"step {names}{more} {word}"] * bool(numbers)
+        parts += [f"step {names}{more} {word}"] if numbers else []
     return ", ".join(parts) + counted
 
 

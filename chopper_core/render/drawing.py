@@ -61,8 +61,8 @@ def alone(lines: Sequence[Sequence[Piece]], ground: str, text: str) -> str:
     rules = [f"text{{font:13px monospace;white-space:pre;fill:{text}}}"]
     for ink, name in classes.items():
         front, _, back = ink.partition("|")
-        rules += [f".{name}{{{front}}}"] * bool(front)
-        rules += [f".{name}b{{fill:{back}}}"] * bool(back)
+        rules += [f".{name}{{{front}}}"] if front else []
+        rules += [f".{name}b{{fill:{back}}}"] if back else []
     across, high = (
         int(size) + 2 * _MARGIN for size in drawn.split('viewBox="0 0 ')[1].split('"')[0].split()
     )

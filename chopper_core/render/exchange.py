@@ -270,7 +270,7 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
     mark = tuple(mark for mark, note in TIMES_NOTES.items() if note in frame.notes)
-    more = ["base"] * bool(frame.base) + ["times"] * bool(mark)
+    more = (["base"] if frame.base else []) + (["times"] if mark else [])
     mark = (frame.base, *mark) if frame.base else mark
     cells = (
         [frame.labels[row], *(figures[name] for name in names), frame.addresses(row), *mark]

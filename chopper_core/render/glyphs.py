@@ -203,7 +203,7 @@ def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:
     """A sparkline that is mostly at its top, or nearly on a narrow scale, as a line that drops."""
     below, top = glyphs.spark[-2], glyphs.spark[-1]
     known = len(line) - line.count(" ")
-    high = line.count(top) + is_narrow * line.count(below)
+    high = line.count(top) + (line.count(below) if is_narrow else 0)
     if high * 100 < _ROOFED * known or not line.count(top):
         return line
     line = line.replace(top, glyphs.roof)

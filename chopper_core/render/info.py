@@ -377,7 +377,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     coverage = () if run.is_sampled_only else _coverage_lines(found["coverage"])
     yield f"label coverage in % of {of_what}, by rule", coverage
     unknown = list(found["unclassified"].items())
-    more = [f"and {len(unknown) - _MAX_UNKNOWN} more"] * (len(unknown) > _MAX_UNKNOWN)
+    more = [f"and {len(unknown) - _MAX_UNKNOWN} more"] if len(unknown) > _MAX_UNKNOWN else []
     lines = (f"{time:9.3f} ms  {name[:_LINE_WIDTH]}" for name, time in unknown)
     yield "kernels without a class, by time", (*islice(lines, _MAX_UNKNOWN), *more)
     for counters in run.counters:
@@ -395,7 +395,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
 
 def _doubt_line(doubt: _Document) -> str:
     where = [
-        f"{what}{'s' * (len(numbers) > 1)} {numbers_text(numbers)}"
+        f"{what}{'s' if len(numbers) > 1 else ''} {numbers_text(numbers)}"
         for what, numbers in (("rank", doubt["ranks"]), ("step", doubt["iterations"]))
         if numbers
     ]
@@ -530,7 +530,7 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         if many > _MAX_FILES and telemetry.format in shown:
             continue
         shown.add(telemetry.format)
-        more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
+        more = [f"and {many - 1} more files of {telemetry.format}"] if many > _MAX_FILES else []
         unused = _unused_lines(telemetry.unused)
         yield _sampled_section("telemetry", telemetry, "samples", *unused, *more)
     for log in run.logs:
@@ -616,9 +616,9 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
             ranks.setdefault(text, []).append(source["rank"])
         for text, those in ranks.items():
             whose = f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else ""
-            lines += [f"{title}{text}{whose}"] * bool(text)
+            lines += [f"{title}{text}{whose}"] if text else []
     lines += _gpu_clock_lines(sources)
-    several = ", in each rank" * (len(sources) > 1)
+    several = ", in each rank" if len(sources) > 1 else ""
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):
             lines += [f"{title}{several}", *(f"  {line}" for line in counts)]

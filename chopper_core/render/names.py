@@ -107,7 +107,7 @@ def _without_ends(names: Sequence[str], width: int, glyphs: Glyphs) -> dict[str,
     begin = len(commonprefix(names).rstrip(_LETTERS))  # noqa: RUF071 - characters are meant
     rests = [name[begin:] for name in names]
     end = len(commonprefix([rest[::-1] for rest in rests]).rstrip(_LETTERS))  # noqa: RUF071
-    ellipsis, last = glyphs.ellipsis * bool(begin), glyphs.ellipsis * bool(end)
+    ellipsis, last = glyphs.ellipsis if begin else "", glyphs.ellipsis if end else ""
     found = {
         name: ellipsis + rest[: len(rest) - end] + last
         for name, rest in zip(names, rests, strict=True)

@@ -218,7 +218,7 @@ def _page(
 ) -> str:
     name, *lines = (escape(clean(line)) for line in title)
     facts = "".join(
-        f"<dt>{escape(key)}</dt><dd{_DIM * (text == _UNKNOWN)}>{escape(clean(text))}</dd>"
+        f"<dt>{escape(key)}</dt><dd{_DIM if text == _UNKNOWN else ''}>{escape(clean(text))}</dd>"
         for key, text in head_of_run.items()
     )
     links = "".join(f'<a href="#s{n}">{escape(title)}</a>' for n, (title, _) in enumerate(parts))
@@ -239,18 +239,18 @@ def _page(
     size = len(head.encode())
     for (title, _), section in zip(parts, sections, strict=True):
         size += len(section.encode())
-        kept += [section] * (size <= _MAX_BYTES)
-        dropped += [title] * (size > _MAX_BYTES)
+        kept += [section] if size <= _MAX_BYTES else []
+        dropped += [title] if size > _MAX_BYTES else []
     note = f'<p class="note">a page of 2 MB has no room for: {escape(", ".join(dropped))}</p>\n'
-    return "".join((head, *kept, note * bool(dropped), "</body></html>\n"))
+    return "".join((head, *kept, note if dropped else "", "</body></html>\n"))
 
 
 def _rules(classes: Mapping[str, str], style: Style) -> str:
     rules = []
     for ink, name in classes.items():
         front, back = style(ink)
-        rules += [f"svg .{name}{{fill:{front}}}"] * bool(front)
-        rules += [f"svg .{name}b{{fill:{back}}}"] * bool(back)
+        rules += [f"svg .{name}{{fill:{front}}}"] if front else []
+        rules += [f"svg .{name}b{{fill:{back}}}"] if back else []
     return "".join(rules)
 
 
@@ -294,7 +294,7 @@ def _findings(run: Run, frame: Frame) -> Iterator[str]:
         figures = frame.row(row)
         if figures.get("group") != (frame.row(row - 1).get("group") if row else None):
             yield f'</ol>\n<h3>{escape(str(figures.get("group")))}</h3>\n<ol class="findings">'
-        yield f"<li{_PART * bool(figures.get('part_of'))}>{_worth(frame, row)}"
+        yield f"<li{_PART if figures.get('part_of') else ''}>{_worth(frame, row)}"
         yield f"<b>{escape(clean(frame.labels[row]))}</b><br>"
         yield f"{escape(clean(str(figures.get('detail') or '')))}"
         if figures.get("advice"):
@@ -323,8 +323,8 @@ def _worth(frame: Frame, row: int) -> str:
     if isinstance(cost, int | float):
         parts.append(f"costs {time_text(cost)}")
     if isinstance(saving, int | float) and isinstance(share, int | float):
-        bar = f'<i style="width:{max(2 * min(share, 100.0), 2.0):.1f}px"></i>' * (share > 0)
-        bound = "≤" * frame.values["saving_ns"].is_bound(row)
+        bar = f'<i style="width:{max(2 * min(share, 100.0), 2.0):.1f}px"></i>' if share > 0 else ""
+        bound = "≤" if frame.values["saving_ns"].is_bound(row) else ""
         parts.append(f"{bar}saves <b>{bound}{time_text(saving)}</b>, {share:.1f} %")
     if isinstance(low, int | float) and isinstance(high, int | float):
         parts[-1] += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'

@@ -162,7 +162,7 @@ def _layout(
     """The columns that are shown, the width of each and of names, and how many sparklines."""
     longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
-    sparks = (1 + len(frame.signals)) * bool(names and frame.sparks)
+    sparks = 1 + len(frame.signals) if names and frame.sparks else 0
     shown = columns
     if width:
         parts = 2 if frame.level in SENTENCES else 3
@@ -333,7 +333,7 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
 
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
-    steps += [title_of(frame.view)] * bool(frame.view.name)
+    steps += [title_of(frame.view)] if frame.view.name else []
     base, statistic = baseline_title(frame.view), statistic_title(frame)
     crumbs = f" {glyphs.crumb} ".join(steps)
     parts = (statistic or clean(frame.base), f"base {base}" if base else "")

@@ -190,7 +190,7 @@ def _text(head: FileHead) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(map(_shortened, names[:_MAX_KEYS]))
-    return shown + " …" * (len(names) > _MAX_KEYS)
+    return shown + (" …" if len(names) > _MAX_KEYS else "")
 
 
 def _shortened(text: str) -> str:

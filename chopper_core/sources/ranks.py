@@ -282,7 +282,7 @@ def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str
     files = "file" if len(skipped) == 1 else "files"
     looked_at = f" among {len(skipped):,} {files}" if skipped else ""
     named = "".join(f" {file.path.name} {_reason(file)}." for file in skipped[:_MAX_NAMED])
-    named += " …" * (len(skipped) > _MAX_NAMED)
+    named += " …" if len(skipped) > _MAX_NAMED else ""
     return f"{places} holds no traces{looked_at}; {EXPECTED}.{named}"
 
 

@@ -156,13 +156,21 @@ class Derived:
     """
 
     def __init__(
-        self, folder: Path, whose: Run, state: Callable[[], str], *, is_private: bool
+        self,
+        folder: Path,
+        whose: Run,
+        state: Callable[[], str],
+        is_as_started: Callable[[], bool],
+        *,
+        is_private: bool,
     ) -> None:
-        """Keep it in a folder; `state` tells what it depends on, once something is needed."""
+        """Keep it in a folder; `state` tells what it depends on, once something is needed, and
+        `is_as_started` whether the program's files are still those that this process imported."""
         self._folder, self._is_private = folder, is_private
         self._whose = whose
         self._name = whose.name
         self._state_of = state
+        self._is_as_started = is_as_started
         self._state = ""
         self._lock = Lock()
         self._writers: list[Thread] = []
@@ -192,7 +200,12 @@ class Derived:
         def write() -> None:
             with self._lock:
                 try:
-                    self._at(key).keep((self._name, value()))
+                    place, worked_out = self._at(key), value()
+                    # The files of the program or of a plugin were replaced: by which was it?
+                    if not self._is_as_started() or self._state_of() != self._state:
+                        debug.note(f"{key[0]} is not kept: Chopper's files have changed")
+                        return
+                    place.keep((self._name, worked_out))
                     self._forget()
                 except (*_UNREADABLE, OverflowError) as error:
                     debug.note(f"{key[0]} is not kept: {error}")

@@ -56,7 +56,7 @@ class Losses(Struct):
 
 def number_of(count: int, one: str) -> str:
     """`1 row`, `1,200 rows`, `2 dispatches`."""
-    return f"{count:,} {one}{('es' if one.endswith('ch') else 's') * (count != 1)}"
+    return f"{count:,} {one}{('es' if one.endswith('ch') else 's') if count != 1 else ''}"
 
 
 class Repeats:

@@ -153,7 +153,8 @@ class FileText:
             text = text[: text.rfind("\n") + 1] + "".join(ended)
             if is_skipping or _may_be_long(text):
                 found = _with_ends(text)
-                fitting = [line for line in found[is_skipping:] if len(line) <= MAX_LINE]
+                known = found[1:] if is_skipping else found
+                fitting = [line for line in known if len(line) <= MAX_LINE]
                 self.too_long += len(found) - len(fitting)
                 is_skipping = is_skipping and not found
                 text = "".join(fitting)

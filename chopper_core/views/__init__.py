@@ -122,11 +122,12 @@ def view_spec(name: str) -> ViewSpec:
 
 
 def columns_of_view(name: str) -> tuple[Metric, ...]:
-    """The columns of a view that its module declares or names; not those of every table."""
-    from chopper_core.columns import METRICS, Metric
+    """The columns of a view's rows, and those that its module declares; not those of any table."""
+    from chopper_core.columns import METRICS, OTHER_COLUMNS, Metric
 
-    found: dict[str, Metric] = {}
-    for thing in vars(view_module(name)).values():
+    module = view_module(name)
+    found = {each.name: each for each in OTHER_COLUMNS.values() if each.rows in module.SPEC.rows}
+    for thing in vars(module).values():
         several = thing.values() if isinstance(thing, dict) else (thing,)
         columns = [each for each in several if isinstance(each, Metric)]
         found |= {each.name: each for each in columns if each.name not in METRICS}

@@ -67,6 +67,7 @@ SPEC: Final = ViewSpec(
 COLLECTIVE: Final = "collective"
 PAIR: Final = "pair"
 """Split of messages by the ranks between which they go."""
+_NO_COLLECTIVES: Final = "no collectives: the scope has no communication kernels"
 OPERATION: Final = "operation"
 """Split by the operation that runs next on the GPU: what exposed communication holds up."""
 _LEAST_BAR: Final = 0.005
@@ -97,11 +98,17 @@ _OF_ONE: Final = (
 )
 
 
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    is_known = run.memo(("comm",), lambda: bool((run.table.kind == Kind.COMM).any()))
+    return "" if is_known else _NO_COLLECTIVES
+
+
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "kind"
     found = collectives_in(run, run.tree_of(view).node(view.path))
     if found is None:
-        raise NothingToShow("no collectives: the scope has no communication kernels")
+        raise NothingToShow(_NO_COLLECTIVES)
     if view.of:
         return _members(run, view)
     result = _one_by_one(run, found, view) if by == COLLECTIVE else _together(run, found, view, by)

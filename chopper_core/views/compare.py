@@ -21,6 +21,7 @@ from chopper_core.columns import (
     column,
     is_measured,
     metric_named,
+    parse_columns,
     worded,
 )
 from chopper_core.columns.derived import delta_of, difference, relative, relative_of
@@ -155,12 +156,16 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
         grown = (more - fewer) * before / fewer
     # If one side has no activities, the whole difference is due to their number.
     by_number = np.where((more > 0) & (fewer > 0), grown, now - before)
-    number = column(f"""number_{figure.name} | {figure.unit} | from count | sum | signed
-        The part of the difference due to more or fewer activities: the difference of their
-        number, times {figure.name} of one in the baseline.""")
-    size = column(f"""each_{figure.name} | {figure.unit} | from size | sum | signed
-        The part of the difference due to more or less {figure.name} per activity: the
-        difference minus the part due to their number.""")
+    number, size = parse_columns(
+        f"""
+        number_{figure.name} | {figure.unit} | from count | sum | signed
+            The part of the difference due to more or fewer activities: the difference of their
+            number, times {figure.name} of one in the baseline.
+        each_{figure.name} | {figure.unit} | from size | sum | signed
+            The part of the difference due to more or less {figure.name} per activity: the
+            difference minus the part due to their number.
+        """
+    ).values()
     return [(number, Values(by_number)), (size, Values(now - before - by_number))]
 
 

@@ -51,10 +51,10 @@ _WITHIN: Final = "within noise"
 _TOO_FEW: Final = "too few to tell"
 _SHOWN: Final = (
     "steady_gfx_mhz",
-    "sd_gfx_mhz",
+    "steady_sd_gfx_mhz",
     "kernel_spread_pct",
     "power_spread_pct",
-    "sd_mem_mhz",
+    "steady_sd_mem_mhz",
     "iteration_time_ns",
 )
 

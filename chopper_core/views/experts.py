@@ -8,6 +8,7 @@ import numpy as np
 
 from chopper_core.analyses.experts import (
     BY_LOG,
+    EXPERT_ROWS,
     ExpertLoads,
     ExpertWork,
     balanced_question,
@@ -17,12 +18,11 @@ from chopper_core.analyses.experts import (
 )
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.analyses.step_times import step_times
-from chopper_core.columns import Values, columns, numbered
+from chopper_core.columns import Values, numbered
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.phrases import count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import places_by, ranked, sums_of
 from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
@@ -33,6 +33,7 @@ SPEC: Final = ViewSpec(
     title="GPUs · experts",
     question="Which experts and ranks get more tokens than others, and what would balancing bring?",
     by=("rank", "expert", "layer"),
+    rows=(EXPERT_ROWS,),
     no_statistic="computes its figures over all complete steps",
     takes_samples=True,
     takes_logs=True,
@@ -41,27 +42,12 @@ _NO_LOADS: Final = (
     "nothing lists the tokens of experts; print tokens_per_expert: [12, 34, …] to the job's log, "
     "or put it into the name of a range, or trace all-to-alls of several ranks"
 )
-COLUMNS: Final = columns(
-    """
-    expert_tokens | | tokens | sum
-        Tokens per step: of all layers, and of all ranks that list them.
-        missing: nothing lists tokens
-    exchanged_bytes | B | exchanged | sum
-        Bytes that the rank moves in all-to-alls per step, which go with the tokens of its experts.
-        missing: the log or ranges list tokens
-    load_share_pct | % | share | sum
-        Share of all.
-    over_mean_pct | % | vs mean | signed
-        Beyond the mean of the rows.
-    layer_imbalance | | busiest/mean
-        The busiest expert, or rank, over the mean, in each step and layer.
-        missing: there are fewer than two
-    expert_ns | ns | expert compute
-        Time of compute that is named as experts' is, per step.
-        missing: no trace, or no compute of such a name
-    """
-)
 _MOST_BARS: Final = 24
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if expert_loads(run) or expert_work(run) else _NO_LOADS
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -86,7 +72,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if by == "layer":
         which = loads.expert if loads.is_tokens else loads.rank
         figures["layer_imbalance"] = numbered(
-            [_part(loads, own[at]).imbalance(which[own[at]]) for at in places_by(place).values()]
+            [loads.take(own[at]).imbalance(which[own[at]]) for at in places_by(place).values()]
         )
     if by == "rank" and work is not None:
         times = dict(zip(work.gpus.tolist(), work.each_ns.tolist(), strict=True))
@@ -101,7 +87,7 @@ def answer(run: Run, view: View) -> ViewResult:
         (Series("load", sums[order] / (1 if loads.is_tokens else 1e6)),),
         "",
     )
-    own_columns = columns_of(figures, COLUMNS)
+    own_columns = columns_of(figures)
     return table_view(
         view,
         LabelledRows(by, labels),
@@ -117,7 +103,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _of_work(run: Run, view: View, work: ExpertWork) -> ViewResult:
     """The ranks by what their experts compute, where nothing lists tokens."""
-    own = columns_of({"expert_ns": Values(work.each_ns)}, COLUMNS)
+    own = columns_of({"expert_ns": Values(work.each_ns)})
     return table_view(
         view,
         LabelledRows("rank", [str(run.rank_of[gpu]) for gpu in work.gpus.tolist()]),
@@ -128,12 +114,6 @@ def _of_work(run: Run, view: View, work: ExpertWork) -> ViewResult:
         shown=known_columns(own),
         headline=_of_trace(run, work),
         notes=("nothing lists the tokens of experts",),
-    )
-
-
-def _part(loads: ExpertLoads, rows: Int64) -> ExpertLoads:
-    return ExpertLoads(
-        loads.source, *(getattr(loads, name)[rows] for name in loads.__struct_fields__[1:])
     )
 
 

@@ -141,7 +141,7 @@ def _headline(known: Checked) -> str:
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(
         result,
-        f"{time(context.step_ns)}{' per step' * context.has_iterations}{_mean_of(context)}",
+        time(context.step_ns) + (" per step" if context.has_iterations else "") + _mean_of(context),
         f"{len(rules_of(context.run))} rules checked",
     )
 

@@ -104,7 +104,7 @@ class Frame(Struct, frozen=True, eq=False):
         """What is written before the total of a column."""
         if name in self.partial_total:
             return "*"
-        return "~" * (name in self.extrapolated_total)
+        return "~" if name in self.extrapolated_total else ""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -91,7 +91,7 @@ def _usual_of(run: Run, view: View) -> str:
     is_flat = not places.dimensions and len(set(places.nodes)) < 2
     has_comm = bool((run.table.kind == Kind.COMM).any())
     names = [name for name in _FLAT if is_measured(name, run.table)]
-    names += [_OTHERWISE, *["exposed_comm_ns"] * has_comm]
+    names += [_OTHERWISE, *(["exposed_comm_ns"] if has_comm else [])]
     return _AND.join(names) if is_flat and len(places.nodes) > 1 else ""
 
 

@@ -20,9 +20,9 @@ from chopper_core.columns import (
     Metric,
     Scope,
     Values,
-    columns,
     metric_named,
     numbered,
+    parse_columns,
     worded,
 )
 from chopper_core.model.charts import HeatMap
@@ -117,7 +117,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
             pairs = zip(places.tolist(), known.tolist(), strict=True)
             return worded([self.labels[place] if there else None for place, there in pairs])
 
-        declared = columns(
+        declared = parse_columns(
             f"""
     min_{name} | {unit} | min
         The smallest {name} of a {level_title(by)}.

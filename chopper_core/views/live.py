@@ -274,7 +274,7 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         cards.append(Card((sign,), event.text, address.render(target)))
     if run.recent is not None:
         whole, now_s = address.render(View(view.run)), clock()
-        cards = [Card(("!",), run.recent.problem, whole)] * bool(run.recent.problem) + cards
+        cards = ([Card(("!",), run.recent.problem, whole)] if run.recent.problem else []) + cards
         others = run.recent.others[:_MOST_OTHERS]
         cards += [Card(("other run",), each.text(now_s), whole) for each in others]
     number = newest(steps) if steps is not None else None
@@ -301,11 +301,12 @@ def _job_headline(run: Run) -> tuple[str, ...]:
     within = job.named(len(job) - 1)
     parts = (
         stall,
-        f"step {job.number[-1]:,}: {time(float(job.time_ns[-1]))}{f' ({within})' * bool(within)}",
-        f"median {time(job.usual_ns())}, p95 {time(job.usual_ns(0.95))}" * bool(job.plain.any()),
+        f"step {job.number[-1]:,}: {time(float(job.time_ns[-1]))}"
+        f"{f' ({within})' if within else ''}",
+        f"median {time(job.usual_ns())}, p95 {time(job.usual_ns(0.95))}" if job.plain.any() else "",
         f"{rate:.3g} steps/s" * isfinite(rate),
         f"{tokens:,.0f} tok/s per rank" * isfinite(tokens),
-        f"rank {rank} is slowest, +{percent(slower)}" * (rank >= 0),
+        f"rank {rank} is slowest, +{percent(slower)}" if rank >= 0 else "",
     )
     starts = recent.starts()
     before = ""
@@ -314,7 +315,7 @@ def _job_headline(run: Run) -> tuple[str, ...]:
         until = f", which ended after step {max(lasts):,}" if lasts else ""
         before = f"start {len(starts)} of the job; the one before{until}" if lasts else ""
     failed = [each.sentence for each in failed_allocations(run)[-1:]]
-    return (facts(*parts), *[before] * bool(before), *failed)
+    return (facts(*parts), *([before] if before else []), *failed)
 
 
 def _slowest_by_log(run: Run) -> tuple[int, float]:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.base import Base, base_of
 from chopper_core.analyses.loss_columns import divided_note, parts_in
 from chopper_core.analyses.rows import LabelledRows, Own, Partition
 from chopper_core.analyses.time_parts import (
@@ -16,7 +16,7 @@ from chopper_core.analyses.time_parts import (
     TimeParts,
     with_parts,
 )
-from chopper_core.columns import METRICS, Scope, Values, column
+from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.columns.metric import quotient
 from chopper_core.model.column_names import STEP_PART
 from chopper_core.model.groups import Groups
@@ -37,12 +37,6 @@ _IDLE: Final = {
 TITLES: Final = {name: title for name, title in LOSSES.items() if name != "idle_ns"} | _IDLE
 """The losses of the sum, in its order."""
 
-LOSS_SHARE: Final = column(
-    """loss_pct | % | % of step
-    loss_ns in % of the step.
-    missing: the step takes no time""",
-    source="time accounting (docs/accounting.md), breakdown of compute",
-)
 SPEC: Final = ViewSpec(
     name="losses",
     title="Losses · step",
@@ -59,38 +53,34 @@ def answer(run: Run, view: View) -> ViewResult:
     rows = Partition(STEP_PART, [], node, node) if by == STEP_PART else Partition.of(tree, view, by)
     whole = parts_in(rows.whole_scope(run))
     assert whole is not None
-    step_ns = base.each(float(whole.elapsed_ns[0]))
-    lost_ns = METRICS["loss_ns"].compute(rows.whole_scope(run))
+    total = _figures(rows.whole_scope(run))
     if by == STEP_PART:
         lost = _by_part(run, node, whole)
-        of_step = replace(lost_ns, numbers=base.each(lost_ns.numbers))
         used = [*lost]
         names = LabelledRows(STEP_PART, [TITLES[name] for name in used])
         marks = np.array([whole.is_divided(name)[0] for name in used], np.bool_)
-        loss = Values(base.each(np.array([*lost.values()], np.float64)), extrapolated=marks)
+        loss = Values(np.array([*lost.values()], np.float64), extrapolated=marks)
+        share = replace(
+            quotient(loss.numbers, whole.elapsed_ns.repeat(len(loss)), 100.0), extrapolated=marks
+        )
         return table_view(
             view,
             names,
-            _figures(loss, loss, step_ns),
-            _figures(of_step, of_step, step_ns),
+            columns_of({"loss_ns": loss, "loss_pct": share}),
+            total,
             opens=lambda row: _opens(view, used[row]),
             sort="-loss_ns",
             headline=_headline(base, whole),
             notes=divided_note(run, whole, node),
-            base=base.applied,
         )
     parts = parts_in(rows.scope(run))
     assert parts is not None
-    loss = METRICS["loss_ns"].compute(rows.scope(run))
     known = {name: parts.values[name] for name in LOSSES if parts.ns(name).any()}
     return table_view(
         view,
         rows,
-        [
-            *_figures(loss, divided(loss, base.of_rows({by: rows.labels})), step_ns),
-            *columns_of(known),
-        ],
-        _figures(lost_ns, divided(lost_ns, base.of_rows({"": [""]})), step_ns),
+        [*_figures(rows.scope(run)), *columns_of(known)],
+        total,
         sort="-loss_ns",
         shown=("loss_ns", "loss_pct", "elapsed_ns", *known),
         headline=_headline(base, whole),
@@ -106,13 +96,8 @@ def _by_part(run: Run, node: Groups, whole: TimeParts) -> dict[str, float]:
     return {name: float(ns) for name, ns in every.items() if ns}
 
 
-def _figures(loss: Values, of_step: Values, step_ns: float) -> Own:
-    """The loss of rows, and what of it a step has in % of the step's time."""
-    share = quotient(of_step.known(), np.full(len(loss), step_ns), 100.0)
-    return [
-        (METRICS["loss_ns"], loss),
-        (LOSS_SHARE, replace(share, extrapolated=loss.extrapolated)),
-    ]
+def _figures(scope: Scope) -> Own:
+    return [(METRICS[name], METRICS[name].compute(scope)) for name in ("loss_ns", "loss_pct")]
 
 
 def _opens(view: View, name: str) -> View:

@@ -18,6 +18,7 @@ from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.columns import METRICS, Metric, Scope, Theme, Values, columns, numbered, worded
 from chopper_core.columns.metric import Reduces
 from chopper_core.model.charts import DataPath, GpuUnit, MemoryChart, UnitFigure
+from chopper_core.model.column_names import is_counted
 from chopper_core.model.phrases import count, facts
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, UnitScale
@@ -118,6 +119,11 @@ _NO_COUNTERS: Final = (
     "no hardware counters of rocprofv3; chopper record --counters collects them, and "
     "docs/telemetry.md says how to attach them"
 )
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if any(map(is_counted, run.table.measured)) else _NO_COUNTERS
 
 
 def answer(run: Run, view: View) -> ViewResult:

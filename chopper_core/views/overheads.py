@@ -105,7 +105,7 @@ def _headline(base: Base, whole: TimeParts) -> str:
     of = f"of {time_text(elapsed)}{base.words}"
 
     def mark(part: str) -> str:
-        return "~" * bool(whole.is_divided(part)[0])
+        return "~" if whole.is_divided(part)[0] else ""
 
     return facts(
         f"{mark(name)}{_amount(lost, elapsed)} {TITLES[name]}, the {kind}"

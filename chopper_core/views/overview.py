@@ -103,11 +103,6 @@ COLUMNS: Final = columns(
     step_change_pct | % | Δ step | signed
         iteration_ns minus that of the same GPU in the baseline, in % of it.
         missing: the baseline lacks the GPU
-    lag_ns | ns | lag
-        How much later than the earliest GPU it starts the same kernels, on average over the
-        complete steps. For a row of several GPUs, the largest.
-        missing: no compute kernel of the scope runs on all of several GPUs
-        source: Lit Silicon, algorithm 1
 """
 )
 _LAG: Final = "lag_ns"
@@ -303,9 +298,9 @@ def _columns(
         if base.times.mean_ns:
             total[_CHANGE] = 100.0 * (mean_ns - base.times.mean_ns) / base.times.mean_ns
     if slow is None:
-        own.append(_pending(COLUMNS[_LAG], rows, _COMPUTING))
+        own.append(_pending(METRICS[_LAG], rows, _COMPUTING))
     elif len(step.gpus) > 1:
-        own.append((COLUMNS[_LAG], _reduced(rows, slow.lag_ns, "max")))
+        own.append((METRICS[_LAG], _reduced(rows, slow.lag_ns, "max")))
     table = step.run.table
     for name in ("gfx_mhz", heat_of(table) or HOTSPOT, _POWER, _STEP, _UTILISATION):
         if name == _STEP:

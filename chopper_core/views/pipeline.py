@@ -20,6 +20,7 @@ from chopper_core.analyses.pipeline import (
     longest_stage,
     pipeline_of,
     stage_cells,
+    why_no_microbatches,
 )
 from chopper_core.analyses.pipeline_columns import WORKS, step_figures
 from chopper_core.analyses.rows import LabelledRows, Own
@@ -50,6 +51,11 @@ _PARTS: Final = ("microbatch", "chunk")
 """Splits of what a GPU does in a step."""
 _BINS: Final = 96
 _UNITS: Final = ((10**6, "ms"), (10**3, "µs"), (1, "ns"))
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return why_no_microbatches(run)
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -98,6 +98,12 @@ _NO_TELEMETRY: Final = (
 )
 
 
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    is_known = run.is_sampled_only or any(name in run.measured for name in SIGNALS)
+    return "" if is_known else _NO_TELEMETRY
+
+
 def answer(run: Run, view: View) -> ViewResult:
     given = options_of(view, SPEC, **dict.fromkeys(_OPTIONS, POSITIVE))
     options = {name: float(text) for name, text in given.items()}
@@ -105,7 +111,7 @@ def answer(run: Run, view: View) -> ViewResult:
     burst_w = options.get("burst")
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view, options, window_ns))
-    if not any(name in run.measured for name in SIGNALS):
+    if missing_from(run):
         raise NothingToShow(_NO_TELEMETRY)
     by = view.by or "gpu"
     energy = StepEnergy.of(run, view, options.get("tokens"))
@@ -313,7 +319,7 @@ def _headline(
             )
         ):
             if (number := values.at(0)) is not None:
-                mark = "~" * values.is_extrapolated(0)
+                mark = "~" if values.is_extrapolated(0) else ""
                 first.append(f"{mark}{scaled_text(number, unit)} {what}")
     low = int(np.nan_to_num(gfx, nan=np.inf).argmin())
     usual = others_median(gfx)[low]

@@ -23,7 +23,7 @@ from chopper_core.views.shared.framing import arranged, framed
 from chopper_core.views.shared.kept_answers import StoredAnswer, restored_answer
 from chopper_core.views.shared.row_columns import Columns, with_column_names
 from chopper_core.views.shared.run_notes import filter_note, run_notes
-from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
+from chopper_core.views.spec import Choosy, Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 
 def query(run: Run, view: View) -> Frame:
@@ -134,6 +134,16 @@ def check_fits(run: Run, view: View, spec: ViewSpec) -> None:
         raise UsageError(f"the view {spec.name} takes no of=")
     if view.window and not spec.along_time:
         raise UsageError(f"the view {spec.name} takes no from=, to=, at= and mark=")
+
+
+def reason_against_view(run: Run, name: str) -> str:
+    """Why no scope of a run has an answer of a view, without asking it; empty: one may have."""
+    module = view_module(name)
+    try:
+        check_fits(run, View(run.name, name=name), module.SPEC)
+    except NothingToShow as reason:
+        return str(reason)
+    return cast(Choosy, module).missing_from(run) if hasattr(module, "missing_from") else ""
 
 
 def _plain(view: View) -> View:

@@ -9,19 +9,10 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
-from chopper_core.analyses import call_columns as call_columns
-from chopper_core.analyses import collective_columns as collective_columns
-from chopper_core.analyses import launch_columns as launch_columns
-from chopper_core.analyses import lead_columns as lead_columns
-from chopper_core.analyses import loss_columns as loss_columns
-from chopper_core.analyses import overlap_columns as overlap_columns
-from chopper_core.analyses import pipeline_columns as pipeline_columns
-from chopper_core.analyses import sample_columns as sample_columns
-from chopper_core.analyses import step_columns as step_columns
+from chopper_core.analyses import registry as registry
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import METRICS, Metric, Values
-from chopper_core.graph import metrics as metrics
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
@@ -50,6 +41,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     question: str
     by: tuple[str, ...] = ()
     """The values of `by=`, the default first."""
+    rows: tuple[str, ...] = ()
+    """What its rows are that aren't made of activities: their columns are registered so."""
     of: str = ""
     """The values of `of=`: `FIGURE`, `SUMS` or a description; empty: the view has no `of=`."""
     second: str = ""
@@ -195,6 +188,13 @@ class ViewModule(Protocol):
 
     def answer(self, run: Run, view: View) -> ViewResult:
         """The rows for a view; raises UsageError where the run or the scope has nothing to show."""
+
+
+class Choosy(ViewModule, Protocol):
+    """A view module that needs what many runs lack."""
+
+    def missing_from(self, run: Run) -> str:
+        """Why no scope of a run has an answer, found out at once; empty: one may have."""
 
 
 class Previewed(ViewModule, Protocol):

@@ -12,13 +12,29 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import PAIR, base_of_steps
 from chopper_core.analyses.rows import GpuRows, LabelledRows
-from chopper_core.analyses.step_columns import NO_TOKENS, STEADY, state_of, whole_numbers
-from chopper_core.analyses.step_parts import PARTS, StepParts, part_column, step_parts_of
+from chopper_core.analyses.step_columns import STEADY, state_of, whole_numbers
+from chopper_core.analyses.step_parts import (
+    PARTS,
+    STEP_PART_ROWS,
+    StepParts,
+    part_column,
+    step_parts_of,
+)
 from chopper_core.analyses.step_times import (
+    NO_TOKENS,
     stated_tokens,
     token_rate,
 )
-from chopper_core.columns import METRICS, Metric, Reduces, Scope, Values, columns, numbered, worded
+from chopper_core.columns import (
+    METRICS,
+    OTHER_COLUMNS,
+    Metric,
+    Reduces,
+    Scope,
+    Values,
+    numbered,
+    worded,
+)
 from chopper_core.columns.derived import reduced_along, statistic_column
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.phrases import count, facts
@@ -29,25 +45,9 @@ from chopper_core.model.view import View, child_of, pivot, with_view
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
-from chopper_core.views.shared.table_view import table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
-COLUMNS: Final = columns(
-    f"""
-    part_ns | ns | time
-        Mean time per GPU and steady step. Compute of forward, backward, prefill and decode is
-        divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
-        kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
-        time; launch is idle time. The parts add up to the mean step.
-    part_pct | % | of step
-        part_ns in % of the mean time of a GPU in a steady step.
-    per_token_ns | ns | per token
-        part_ns / step_tokens: the time that a GPU takes for a token.
-        missing: {NO_TOKENS}
-        source: trace or address
-"""
-)
-"""Those of parts: their rows stand for no activities."""
 # Here they are means of a GPU and a step, whatever the base of the view.
 PART_COLUMNS: Final = tuple(
     replace(METRICS[part_column(part)], reduces=Reduces.RATIO) for part in PARTS
@@ -63,6 +63,7 @@ SPEC: Final = ViewSpec(
     title="Compare · throughput",
     question="Step time, tokens per second, cost per token",
     by=("iteration", "gpu", "part"),
+    rows=(STEP_PART_ROWS,),
     of="tokens:N, of a GPU and step",
     parts=tuple(each.name for each in PART_COLUMNS),
 )
@@ -207,18 +208,20 @@ def _by_part(steps: StepParts, stat: str) -> Table:
     whole = means.sum(keepdims=True)
 
     def figures(part_ns: Float64) -> list[Column]:
-        return [
-            (COLUMNS["part_ns"], numbered(part_ns)),
-            (COLUMNS["part_pct"], numbered(100.0 * ratios(part_ns, whole))),
-            (COLUMNS["per_token_ns"], numbered(ratios(part_ns, np.asarray(steps.step_tokens)))),
-        ]
+        return columns_of(
+            {
+                "part_ns": numbered(part_ns),
+                "part_pct": numbered(100.0 * ratios(part_ns, whole)),
+                "per_token_ns": numbered(ratios(part_ns, np.asarray(steps.step_tokens))),
+            }
+        )
 
     own, total = figures(means[used]), figures(whole)
     if stat:
         chosen = steps.parts_ns[:, steps.steady].reshape(-1, len(PARTS))
         took = reduced_along(stat, chosen) if chosen.size else means
         own[0], total = (
-            (statistic_column(COLUMNS["part_ns"], stat), numbered(took[used])),
+            (statistic_column(OTHER_COLUMNS["part_ns"], stat), numbered(took[used])),
             total[1:],
         )
     return [PARTS[place] for place in used], own, total

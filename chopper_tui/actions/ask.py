@@ -218,7 +218,8 @@ async def why(screen: Explorer, _: str) -> None:
     gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
     arrow = f"{screen.table.glyphs.arrow} "
     options = [
-        (card.address, arrow * (place > 0) + card.text, "") for place, card in enumerate(cards)
+        (card.address, (arrow if place > 0 else "") + card.text, "")
+        for place, card in enumerate(cards)
     ]
 
     async def open_card(chosen: str) -> None:

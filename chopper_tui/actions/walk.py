@@ -67,7 +67,7 @@ def _turn(screen: Explorer, pages: float) -> None:
         Move the cursor to the last row.
     """)
 def _go_to_end(screen: Explorer, is_last: int) -> None:
-    screen.listing.move_to(is_last * (screen.listing.rows - 1))
+    screen.listing.move_to(screen.listing.rows - 1 if is_last else 0)
 
 
 def _has_panels(screen: Explorer) -> bool:

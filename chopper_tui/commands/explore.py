@@ -195,6 +195,7 @@ def show_run(
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
+    from chopper_tui.last_screen import own_screen
     from chopper_tui.opening import HEAD_START_S, Opening
     from chopper_tui.terminal import keys_kept, prepare_environment
 
@@ -224,6 +225,9 @@ def show_run(
             app = ChopperApp(opening, view, glyphs=glyphs, config=config)
             app.check, app.follower, app.exits_on_alarm = check, follower, exits_on_alarm
             app.reading = reading or app.reading
+            last = own_screen()
+            if last is not None and check is not None:
+                app.draw_over(last)
             code = run_app(app, mouse=config.mouse and mouse)
             if app.alarm:
                 tell(app.alarm)

@@ -158,7 +158,9 @@ def _beside(chart: BarChart, sums: Float64) -> list[str]:
     named = {each.name: each.numbers for each in chart.series}
     if "reached" in named:
         steps = named["adds"] - named.get("saves", 0.0)
-        texts[1:-1] = ["+" * (step >= 0) + short_number(step) for step in steps[1:-1].tolist()]
+        texts[1:-1] = [
+            ("+" if step >= 0 else "") + short_number(step) for step in steps[1:-1].tolist()
+        ]
     return texts
 
 
@@ -278,7 +280,7 @@ def _entry(
     width: int,
 ) -> Line:  # fmt: skip
     name = chart.series[place].name
-    about = "~" * (name in chart.divided)
+    about = "~" if name in chart.divided else ""
     figure = f"{about}{100 * shares[0, place]:.1f} %"
     if len(numbers) > 1:
         figure = f"{numbers[0, place] - numbers[1, place]:+z.1f} {chart.unit}"

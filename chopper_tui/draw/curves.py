@@ -141,7 +141,8 @@ class LineDrawer(Drawer[LineChart]):
         unit = f"{chart.unit}{_begins(chart)}"
         if (peers := _peers(chart)) is not None:
             names, inks = _named_peers(chart, peers)
-            areas = [glyphs.band, glyphs.spark[-1]][not chart.is_nested :]
+            within = glyphs.spark[-1]
+            areas = [glyphs.band, within] if chart.is_nested else [within]
             line = glyphs.steps[len(glyphs.steps) // 2]
             marks = [*areas, *[line] * (len(names) - len(areas))]
             return title_lines(chart.title, unit, width, legend_entries(names, marks, inks))

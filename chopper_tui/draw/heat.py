@@ -197,7 +197,7 @@ class _Grid(Struct, frozen=True, eq=False):
         return [
             pad(before + _figure(number, unit), wide - 1) * (is_middle and wide >= _NUMBERED)
             if np.isfinite(number)
-            else on.glyphs.missing * (not (gaps and gaps[place]))
+            else (on.glyphs.missing if not (gaps and gaps[place]) else "")
             for place, number in enumerate(self.numbers[row].tolist())
         ]
 
@@ -425,7 +425,7 @@ class IcicleDrawer(Drawer[Icicle]):
                 if number + 1 < levels:
                     below = chart.rows[number + 1].numbers[_owners(chart, number + 1, on.width)]
                 on.add(scale.halves(row.numbers[owners], below, on), number, 0, owners)
-            lines = tall + (number < more) * bool(tall)
+            lines = tall + (number < more if tall else 0)
             for y in range(lines):
                 # The cursor is next to the names: along tall levels it took many bytes.
                 off = abs(y - (lines - 1) // 2)

@@ -70,7 +70,7 @@ def series_inks(names: Sequence[str]) -> list[str]:
     known = [time_ink(name) for name in names]
     others = count()
     inks = [ink or SERIES_INKS[next(others) % len(SERIES_INKS)] for ink in known]
-    return [ink + AGAIN * (inks[:place].count(ink) == 1) for place, ink in enumerate(inks)]
+    return [ink + (AGAIN if inks[:place].count(ink) == 1 else "") for place, ink in enumerate(inks)]
 
 
 def _kind(name: str) -> str:

@@ -284,7 +284,9 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             for signal, limit in zip(chart.signals, chart.limits, strict=True)
             if limit is not None
         ]
-        about = f"last {whole_text(end - begin)} s" + f", limits {', '.join(limits)}" * bool(limits)
+        about = f"last {whole_text(end - begin)} s" + (
+            f", limits {', '.join(limits)}" if limits else ""
+        )
         gap = on.width - width_of(above) - cell_width(about) - 1
         on.add([*above, (" " * gap + about, "dim")] if gap > 0 else above)
         if chart.steps is not None:
@@ -295,7 +297,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             scale = f"  {'–'.join(map(whole_text, _lane_scale(signal)))}"
             if signal.unit == Unit.CELSIUS and limit is not None:
                 scale = f"  of {whole_text(limit + _OVER)}"
-            text += scale * (len(text + scale) < room)
+            text += scale if len(text + scale) < room else ""
             header.append((pad(text[:room], room), "header"))
         on.add([*header, (chart.last.name if chart.last is not None else "", "header")])
         outliers = {row for signal in chart.signals for row in signal.outliers}
@@ -360,7 +362,7 @@ def _lane_lines(
         for y, picture in enumerate(drawn):
             is_last = y == tall - 1
             own = text if is_last else "text"
-            number = f"{figure * is_last:>{at.value - 1}} "
+            number = f"{figure if is_last else '':>{at.value - 1}} "
             lines[y] += [(number, "warning" if is_apart else own), *picture, (" " * _GAP, own)]
     if chart.last is not None and np.isfinite(value := chart.last.numbers[row]):
         ink = "alarm" if value > 0 else "dim"

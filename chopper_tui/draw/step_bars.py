@@ -59,11 +59,11 @@ def part_at(cell: Cell) -> int | None:
 def steps_title(steps: StepBars, glyphs: Glyphs) -> Line:
     numbers, (low, _) = steps.numbers, _ends(steps)
     more = f"  median {whole_text(median_of(numbers))} of {count(len(numbers), 'step')}"
-    more += f", from {whole_text(low)}" * bool(low)
+    more += f", from {whole_text(low)}" if low else ""
     title: Line = [(f" {steps.title} {steps.unit}", "strong")]
     title += [(f"  last {whole_text(numbers[-1])}", "text"), (more, "dim")]
     marks: Line = [(f"  {_mark(glyphs)}", "third"), (" traced", "dim")]
-    return [*title, *marks * steps.has_marks]
+    return [*title, *marks] if steps.has_marks else title
 
 
 def _mark(glyphs: Glyphs) -> str:

@@ -240,7 +240,7 @@ class TableLayout(Struct, frozen=True):
         frame, glyphs, sort = self.frame, self.glyphs, self.frame.sort.removeprefix("-")
         title = level_title(frame.level) + (glyphs.order(frame.sort) if sort == "name" else "")
         if len(f"{title}, {frame.base}") <= self.name_width:
-            title += f", {frame.base}" * bool(frame.base)
+            title += f", {frame.base}" if frame.base else ""
         pieces = [
             ((" <"[bool(self.before)] + " >"[self.after]).ljust(PREFIX), "header"),
             (
@@ -409,11 +409,13 @@ def columns_within(
     """
     found: list[DrawnColumn] = []
     used = 0
-    named = {frame.sort.removeprefix("-"), added, *(_HEATS if frame.view.name else _PREFERRED)}
+    chosen = {frame.sort.removeprefix("-"), added}
+    named = {*chosen, *(_HEATS if frame.view.name else _PREFERRED)}
     texts = column_texts(frame, lambda column: used <= width or column.name in named)
     for place, text in enumerate(headings.get(each.metric.name, each) for each in texts):
         is_beyond = place >= _IN_TIERS and not frame.view.columns and text.metric.name not in named
-        if place < first or is_beyond:
+        is_before = place < first and text.metric.name not in chosen
+        if is_before or is_beyond:
             continue
         found.append(_column(frame, text, glyphs, bars, bar_cells, is_comm))
         used += GAP + _plain(found[-1]).cells
@@ -540,7 +542,7 @@ def _with_meters(
     for at in sorted(range(len(shown)), key=lambda at: shown[at].name not in _FIRST):
         if shown[at].name in _METERED and spare > _METER and not shown[at].bar:
             shown[at] = _metered(frame, shown[at], full)
-            spare -= (_METER + 1) * bool(shown[at].bar)
+            spare -= _METER + 1 if shown[at].bar else 0
     return shown, spare
 
 
@@ -638,7 +640,8 @@ def _column_of_figures(
     chart = bars.get(name)
     parts = BarParts.of(chart, frame.labels) if chart and len(chart.series) > 1 else None
     bar_width = _WIDE_BAR if parts is not None else bar_cells
-    bar_width *= name in bars or (name in BARS and not bars)
+    if not (name in bars or (name in BARS and not bars)):
+        bar_width = 0
     # The title of a column with bars is over these, too.
     width = figures if bar_width else max(figures, cell_width(header))
     if bar_width:

@@ -110,7 +110,7 @@ class LanesDrawer(Drawer[Lanes]):
     def body_lines(self, chart: Lanes) -> int:
         signals = max(chart.signals - (chart.clocks is not None), 0) * _STRIP_LINES or 1
         lanes = len(chart.lanes) * (1 + (chart.ghosts is not None)) + (chart.hosts is not None)
-        lanes += len(chart.lanes) * (chart.clocks is not None) + _is_part(chart.seen)
+        lanes += (len(chart.lanes) if chart.clocks is not None else 0) + _is_part(chart.seen)
         return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
     def body(self, chart: Lanes, on: Canvas) -> None:
@@ -127,7 +127,7 @@ class LanesDrawer(Drawer[Lanes]):
         more: list[Line] = [_HOST_LEGEND] if has.host is not None and glyphs.has_halves else []
         more += [has.clocks.scale(glyphs)] if has.clocks and has.has_clock_strips else []
         lines.append(_legend(chart, has.lanes, scaled, used, on.width, glyphs, more))
-        lines += _axis(chart.seen, bins, room, "MHz" * (chart.clocks is not None), glyphs)
+        lines += _axis(chart.seen, bins, room, "MHz" if chart.clocks is not None else "", glyphs)
         owner = _owner(chart, selected)
         for band in has.bands:
             name = owner + _SHORT.get(band.title, band.title) if owner else level_title(band.title)
@@ -203,7 +203,7 @@ class _Parts(Struct, frozen=True, eq=False):
         is_tight = has_ghosts and height < _HEAD + 2 * count + _MIN_WITH_GHOST
         if is_tight:
             count, strips = min((height - _HEAD - 1) // 2, count), ()
-        ghosts = count * has_ghosts
+        ghosts = count if has_ghosts else 0
         host = None
         if chart.hosts is not None and not is_tight and height - ghosts >= _MIN_WITH_HOST:
             host = chart.hosts(selected, bins)
@@ -256,7 +256,7 @@ def _owner(picture: Lanes, row: int) -> str:
 def label_width(picture: Lanes) -> int:
     longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
     width = min(max(longest, _MIN_LABEL), _MAX_LABEL)
-    return width + (_CLOCK_CELLS + 1) * (picture.clocks is not None)
+    return width + (_CLOCK_CELLS + 1 if picture.clocks is not None else 0)
 
 
 def bins_of(picture: Lanes, width: int) -> int:

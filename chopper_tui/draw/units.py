@@ -47,7 +47,7 @@ class Sheet:
         """A rounded box with its title in the border."""
         inner = width - 2
         name = f" {elide(title, max(inner - 3, 0), self.glyphs)} "
-        self.put(x, y, f"╭─{'─' * (inner - 1)}╮", "third")
+        self.put(x, y, f"╭─{'─' if inner - 1 else ''}╮", "third")
         self.put(x + 2, y, name, "dim" if is_dim else "strong")
         for line in range(y + 1, y + height - 1):
             self.put(x, line, "│", "third")
@@ -217,7 +217,7 @@ def _draw_path(
         room = end - begin
         ink = _ink(figure.share) if figure.text else "dim"
         shaft = "─" * (room - 1 - is_both)
-        arrow = f"◀{shaft}{'▶' * is_both}" if place == 0 else f"{shaft}▶"
+        arrow = f"◀{shaft}{'▶' if is_both else ''}" if place == 0 else f"{shaft}▶"
         text = _fitting(figure, room)
         if line + 1 <= last and text:
             sheet.put(begin + (room - cell_width(text)) // 2, line, text, "strong")

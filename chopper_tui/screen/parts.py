@@ -397,7 +397,7 @@ class ScreenParts(SteadyScreen[None]):
         charts = len(self.signal_panes)
         has_curves = bool(heights["#curves"] or heights["#last"])
         self.set_class(has_curves and self.data.curves == 1, "-one-curve")
-        self.table.spark_columns = 2 * self.data.has_signals
+        self.table.spark_columns = 2 if self.data.has_signals else 0
         self.table.has_chart = charts == 1
         # Of two charts below each other the lower one has the time axis of both.
         is_level = sizes["-large"] or sizes["-panels"]
@@ -416,9 +416,11 @@ class ScreenParts(SteadyScreen[None]):
         headline = 1 if is_tree else len(self.query_one(KeyFigures).headline(self._fitted_to.width))
         if self.joins and self.view.name == OVERVIEW:
             headline = max(headline, 2 if sizes["-panels"] else 3)
-        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * self.has_lines
-        headline *= is_open or is_timeline
-        body, frame = self._fitted_to.height - (4 + headline) * self.has_lines, 2 * sizes["-panels"]
+        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) if self.has_lines else 0
+        if not (is_open or is_timeline):
+            headline = 0
+        around = 4 + headline if self.has_lines else 0
+        body, frame = self._fitted_to.height - around, 2 * sizes["-panels"]
         if is_open and (self.has_lines or self._has_cards):
             lines = self._divided(body, frame, sizes)
         else:
@@ -428,7 +430,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one("#below").set_class(not is_beside, "-stacked")
         detail, curves = lines.get("#side", 0), lines.get("#curves", 0)
         table = lines.get("FrameTable", 0)
-        second = _WHOLE if detail else _SECOND * (table >= 2 * _SECOND)
+        second = _WHOLE if detail else (_SECOND if table >= 2 * _SECOND else 0)
         has_side = sizes["-wide"] and not self._has_cards and is_open
         in_scope = is_tree and "gpu" in dict(self.view.scope)
         self.query_one("#middle").set_class(bool(detail), "-stacked")
@@ -450,7 +452,7 @@ class ScreenParts(SteadyScreen[None]):
             "#curves": curves,
             "#side": detail or (_WHOLE if has_side and table else 0),
             "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
-            "#below": _REST if self.shows_sentences else last + cards * (not is_beside),
+            "#below": _REST if self.shows_sentences else last + (cards if not is_beside else 0),
             "CardsPane": _REST if cards else 0,
             "#last": last,
             "SecondPane": 0 if self.data.second is None else second,
@@ -505,18 +507,19 @@ class ScreenParts(SteadyScreen[None]):
         side = [Room("#side", spare, _DETAIL if is_tree else spare, _DETAIL)] * stacked
         has_evidence = frame and self.lanes is None
         evidences = [self._evidence_room(spare, frame)] if has_evidence else []
-        upper, middle, last = picture, [picture, *side], [*evidences, *after * (not stacked)]
+        upper, middle = picture, [picture, *side]
+        last = evidences if stacked else [*evidences, *after]
         if is_tree:
             share = round(_CURVES[self.chart] * body)
             upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)
             tree_width = self.scope_tree.styles.width if sizes["-large"] else None
             width = self._fitted_to.width - frame - (tree_width.cells or 0 if tree_width else 0)
             bar = lines_wanted(self._pictures, width, self.table.glyphs)
-            states = (bar + 1) * bool(frame and bar)
-            curves = [upper] * has_curves
+            states = bar + 1 if frame and bar else 0
+            curves = [upper] if has_curves else []
             middle = [Room("PicturePane", states, states)]
             middle += [*curves, *side] if self.chart == "full" else [*side, *curves]
-            last = evidences * (not stacked)
+            last = [] if stacked else evidences
         parts = [Room("FrameTable", least, rows, rows), *middle, *last]
         lines = divided_lines(body, *parts)
         # What nothing else uses is the detail's below the table, else the table's; a person moves
@@ -534,7 +537,7 @@ class ScreenParts(SteadyScreen[None]):
         # Of findings the lines of two change with a move, of questions the columns as well.
         is_large = self._sizes.get("-large", False)
         is_short = (self.shows_sentences or self.view.name == WHATIF) and not is_large
-        wanted, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
+        wanted, rows = _DETAIL - (frame if is_short else 0), range(min(len(self.frame), _FEW_ROWS))
         most = _MOST_EVIDENCE if is_large and not self.shows_sentences else wanted
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is None or not target.name for target in targets):
@@ -545,7 +548,7 @@ class ScreenParts(SteadyScreen[None]):
                 for each in targets
             )
             count = max(children, default=0)
-            most = min(count + 1 + (frame or 1), most) * bool(count)
+            most = min(count + 1 + (frame or 1), most) if count else 0
         least = (spare if self.shows_sentences else _LEAST_EVIDENCE) + frame
         return Room("EvidencePane", min(least, most), min(wanted, most), most)
 
@@ -577,7 +580,7 @@ class ScreenParts(SteadyScreen[None]):
         spare = evidence.least if self._sizes["-large"] else 0
         picture = min(most, body - min(cards.most, body // 4) - spare)
         below = [cards._replace(least=min(cards.least, body - picture - spare))] * self._has_cards
-        below += [evidence] * bool(frame)
+        below += [evidence] if frame else []
         lines = {"PicturePane": picture} | divided_lines(body - picture, *below)
         lines[below[-1].part if below else "PicturePane"] += body - sum(lines.values())
         return lines
@@ -586,12 +589,12 @@ class ScreenParts(SteadyScreen[None]):
         """A picture and the table over cards; curves next to these, or below where all fit."""
         wanted = lines_wanted(self._pictures, self._fitted_to.width, self.table.glyphs)
         wanted = max(wanted, _JOINED * self.joins)
-        picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
+        picture = min(wanted + frame - bool(frame), body // 3 + frame) if self.has_lines else 0
         cards, body = self._cards_room(body, frame), body - picture
         # Of GPUs without a figure, the names alone tell nothing.
         values = (self.frame.values[each.name] for each in self.frame.columns)
         is_told = self.view.name != LIVE or any(each.present().any() for each in values)
-        rows, most = (len(self.frame) + 1 + frame) * is_told, cards.most or _MIN_SPARE
+        rows, most = len(self.frame) + 1 + frame if is_told else 0, cards.most or _MIN_SPARE
         table = min(rows, max(body // 2, body - most))
         below = body - table
         # Where little stands out and no curve is next to it, the row's detail has the lines.
@@ -613,7 +616,7 @@ class ScreenParts(SteadyScreen[None]):
         More to see below them is worth more than blank lines.
         """
         least, close, wanted = self.cards.lines_wanted(self._fitted_to.width)
-        border = (frame - 1) * bool(frame and wanted)
+        border = frame - 1 if frame and wanted else 0
         is_close = body - wanted < _MIN_SPARE <= body - close
         most = close if is_close else wanted
         return Room("CardsPane", min(least + border, body), close + border, most + border)

@@ -393,7 +393,7 @@ class RowsPane(DrawnPane):
         shown = lines - 1 if len(frame) < lines else lines - 2
         rows = range(min(len(frame), shown))
         signal = ScreenSignal(frame.signal, frame.means)
-        signals = [frame.signal] * (here is not None)
+        signals = [frame.signal] if here is not None else []
         layout = plan(frame, width - self.is_panel, self.glyphs, signals=signals)
         sparks = [Sparks(self.glyphs, each.cells, signal=signal, rows=len(frame))
                   for each in layout.sparks]  # fmt: skip
@@ -405,10 +405,12 @@ class RowsPane(DrawnPane):
             own = [each.drawn.get(row, ()) for each in sparks]
             is_here = frame.labels[row] == here
             pieces = layout.row(row, own, cursor=False)
-            drawn.append([(self.glyphs.cursor * is_here + text[is_here:] if not at else text, ink)
-                          for at, (text, ink) in enumerate(pieces)])  # fmt: skip
+            if is_here:
+                (first, ink), *others = pieces
+                pieces = [(f"{self.glyphs.cursor}{first[1:]}", ink), *others]
+            drawn.append(pieces)
         rest = len(frame) - len(rows)
-        return [*drawn, *[[(f"  {rest} more", "dim")]] * bool(rest)]
+        return [*drawn, *([[(f"  {rest} more", "dim")]] if rest else [])]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         return self.headed(self._title, self.drawn)
@@ -502,7 +504,7 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
     number = values.at(row)
     if number is None:
         return ""
-    return "≤" * values.is_bound(row) + scaled_text(number, metric.unit)
+    return ("≤" if values.is_bound(row) else "") + scaled_text(number, metric.unit)
 
 
 def _place_of(chosen: Sequence[Card], cards: Sequence[Card]) -> int:
@@ -589,8 +591,8 @@ class CardsPane(Pane, Listing):
             left -= max(min(len(lines), own) - _CUT for lines in drawn)
             for place, lines in enumerate(drawn):
                 more = max(len(lines) - _CUT, 0)
-                most = own if place == self.cursor else _CUT + more * (more <= left)
-                left -= more * (more <= left)
+                most = own if place == self.cursor else _CUT + (more if more <= left else 0)
+                left -= more if more <= left else 0
                 drawn[place] = _cut(lines, most, width - 2, glyphs)
         gap = int(sum(map(len, drawn)) + len(drawn) <= height + 1 - titles)
         self._first = _first_shown([len(each) + gap for each in drawn], self._first, self.cursor,

@@ -64,7 +64,8 @@ class DetailPane(Pane, Listing):
         detail, glyphs, room = self.detail, self.glyphs, width - 2
         name, *about = _name(detail, room, glyphs)
         lines = [*about, *_groups(detail, room, glyphs, short=True)]
-        lines = lines[self.is_panel and lines[:1] == [[]] :]
+        if self.is_panel and lines[:1] == [[]]:
+            lines = lines[1:]
         for sign, metrics in (("0", detail.zeros), (glyphs.missing, detail.missing)):
             if metrics:
                 lines += [[], [(f"{sign}  ", "text"), (_titles(metrics, room - 3, glyphs), "dim")]]

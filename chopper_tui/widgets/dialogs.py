@@ -48,10 +48,8 @@ _FRAME_CELLS: Final = 7
 class Search(Struct, frozen=True):
     """How a chooser finds more than is in its list."""
 
-    said: Callable[[str], tuple[Options, Options]]
-    """Options for a text: those before all others, and those after the titles that have it."""
-    listed: int
-    """How many options are listed before anything is typed; the others are only found."""
+    found: Callable[[Sequence[str]], Options]
+    """The options for words, the best first."""
     typed: str = ""
     """What is typed at first."""
 
@@ -167,8 +165,8 @@ class Chooser(Sought[Any]):
         self._options = self._shown = options
         self._chosen = chosen
         self._search = search
-        self._listed = len(options) if search is None else search.listed
-        self._widest = max(len(title) for _, title, _ in options[: self._listed])
+        self._listed = len(options)
+        self._widest = max(len(title) for _, title, _ in options)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -254,17 +252,16 @@ class Chooser(Sought[Any]):
         if not words:
             self._shown = self._options
             return range(self._listed)
-        first, last = ((), ()) if self._search is None else self._search.said(" ".join(words))
-        known = len(self._options)
-        self._shown = [*self._options, *first, *last]
+        if self._search is not None:
+            self._shown = self._search.found(words)
+            return range(len(self._shown))
         titled, explained = list[int](), list[int]()
         for at, (_, title, why) in enumerate(self._options):
             if all(word in title.lower() for word in words):
                 titled.append(at)
             elif all(word in f"{title} {why}".lower() for word in words):
                 explained.append(at)
-        said = range(known, known + len(first))
-        return [*said, *titled, *range(said.stop, len(self._shown)), *explained]
+        return [*titled, *explained]
 
     @property
     def _highlighted(self) -> int | None:
@@ -392,7 +389,7 @@ class LoadingPane(Pane):
         drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)
         middle: list[Pieces] = [
             [margin, (fit(f"Chopper  {clean(self._run_name)}", room, self.glyphs), "strong")],
-            [margin, (fit(_OF_DEMO * is_demo(self._run_name), room, self.glyphs), "dim")],
+            [margin, (fit(_OF_DEMO if is_demo(self._run_name) else "", room, self.glyphs), "dim")],
             [margin, (fit(clean(step), room, self.glyphs), "text")],
             [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
             [],

@@ -72,7 +72,10 @@ class Status(Pane):
         if self.message:
             message_lines = wrapped(self.message, max(width - 2, 1))
             if len(message_lines) > height:
-                more, rest = _MORE * self.is_cut(width), " ".join(message_lines[height - 1 :])
+                more, rest = (
+                    _MORE if self.is_cut(width) else "",
+                    " ".join(message_lines[height - 1 :]),
+                )
                 last = beginning(rest, width - 2 - len(more), self.glyphs) + more
                 message_lines[height - 1 :] = [last]
             ink = "warning" if self.is_error else "strong"

@@ -99,7 +99,7 @@ class Crumbs(Pane):
         )
         strip = next(filter(None, strips), [])
         if strip:
-            right = [("  ", "text"), *strip, (" " * bool(right), "text"), *right]
+            right = [("  ", "text"), *strip, (" " if right else "", "text"), *right]
             room = max(width - width_of(right) - 1, 0)
         elif self.frame.view.name:
             steps = [*steps, title_of(self.frame.view)]
@@ -145,12 +145,12 @@ def strip_of_tabs(current: str, room: int, tabs: Sequence[tuple[str, str, bool]]
         last = min(at + shown, count)
         forms.append((max(last - shown, 0), last, "  "))
     for first, last, gap in forms:
-        strip: list[tuple[str, str]] = [("‹ ", "dim")] * (first > 0)
+        strip: list[tuple[str, str]] = [("‹ ", "dim")] if first > 0 else []
         for place in range(first, last):
-            strip += [(gap, "dim")] * (place > first)
+            strip += [(gap, "dim")] if place > first else []
             ink = "chosen" if place == at else "dim"
             strip.append((titles[place], f"{ink}@view {names[place]}"))
-        strip += [(" ›", "dim")] * (last < count)
+        strip += [(" ›", "dim")] if last < count else []
         if width_of(strip) + 3 <= room:
             return strip
     return []

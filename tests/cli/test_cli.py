@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.columns import METRICS
+from chopper_core.columns import METRICS, OTHER_COLUMNS
 from chopper_core.ingest.cache import open_cached
 from chopper_core.model.address import KEYS, parse
 from chopper_core.render import FORMATS
+from chopper_core.views import view_specs
 from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.commands import COMMANDS
@@ -357,13 +358,21 @@ def test_info_lists_collectives_by_process_group(
     assert "group 0 (default_pg) of 8" in shown(capsys, "info", str(demo_kept))
 
 
-@pytest.mark.sweep
-def test_metrics_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(shown(capsys, "metrics", "--format", "json"))
-    assert [entry["name"] for entry in document["metrics"]] == list(METRICS)
-    assert all(entry["definition"] and entry["source"] for entry in document["metrics"])
+def test_metrics_lists_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process of its own: nothing else has imported the columns of analyses and views."""
+    document = json.loads(chopper("metrics", "--format", "json").stdout)
+    view_specs()
+    listed = [*document["metrics"], *document["columns_of_other_rows"]]
+    assert all(entry["definition"] and entry["source"] for entry in listed)
+    names = [entry["name"] for entry in listed]
+    known = {**METRICS, **OTHER_COLUMNS}
+    assert {*names} <= {*known} and len({*names}) == len(names)
+    assert {name for name, each in known.items() if not each.source.startswith("runs")} <= {*names}
+    of_rows = {entry["name"]: entry["rows"] for entry in document["columns_of_other_rows"]}
+    assert of_rows["held_bytes"] == "what holds memory" and of_rows["part_ns"] == "parts of a step"
     for format_name in ("text", "markdown"):
-        assert all(name in shown(capsys, "metrics", "--format", format_name) for name in METRICS)
+        text = shown(capsys, "metrics", "--format", format_name)
+        assert all(name in text for name in names)
 
 
 def test_show_with_the_chart_is_what_a_snapshot_holds(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from chopper_core.columns import column
+from chopper_core.columns import column, parse_columns
 from chopper_core.columns.metric import Reduces
 from chopper_core.model.units import Unit
 
 
 def test_a_declaration_has_a_heading_and_a_definition_of_several_lines() -> None:
-    found = column("""wait_ns | ns | own wait | sum | signed
+    (found,) = parse_columns("""wait_ns | ns | own wait | sum | signed
         Time in collectives
         before the last rank arrived.
         missing: the files lack ranks: some
         or all
-        source: a paper""")
+        source: a paper""").values()
     assert (found.name, found.unit, found.title) == ("wait_ns", Unit.NS, "own wait")
     assert found.definition == "Time in collectives before the last rank arrived."
     assert found.missing_because == "the files lack ranks: some or all"
@@ -23,8 +23,8 @@ def test_a_declaration_has_a_heading_and_a_definition_of_several_lines() -> None
 
 
 def test_what_a_declaration_leaves_out_is_empty() -> None:
-    found = column("""calls | | calls
-        Number of calls.""")
+    (found,) = parse_columns("""calls | | calls
+        Number of calls.""").values()
     assert (found.unit, found.missing_because, found.source) == (Unit.NONE, "", "trace")
     assert not found.signed
 

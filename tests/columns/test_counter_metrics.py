@@ -716,5 +716,12 @@ def test_a_function_becomes_a_metric_by_one_decorator(monkeypatch: pytest.Monkey
     made = registry.METRICS["launched"]
     assert made.definition == "Number of activities that have a launch record."
     assert (made.reduces, made.missing_because, made.compute) == ("sum", "never", launched)
-    with pytest.raises(ValueError, match="two metrics are called launched"):
+    with pytest.raises(ValueError, match="two columns are called launched"):
         registry.declare("launched | ns | again | sum\n    The same.", registry.known_sum)
+    with pytest.raises(ValueError, match="two columns are called launched"):
+        registry.column("launched | | launched\n    Another number.")
+    monkeypatch.setattr(registry, "OTHER_COLUMNS", {})
+    (lane,) = registry.row_columns("lanes", "lane | | lane\n    Its number.").values()
+    assert lane.rows == "lanes" and [*registry.OTHER_COLUMNS.values()] == [lane]
+    with pytest.raises(ValueError, match="two columns are called lane"):
+        registry.column("lane | ns | lane\n    Its time.")

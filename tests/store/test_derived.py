@@ -283,6 +283,33 @@ def test_the_version_of_the_program_follows_the_code_of_plugins(
     assert cache.program() not in (before, with_plugin)
 
 
+@pytest.mark.parametrize("when", ["before it answers", "between two answers"])
+def test_nothing_is_kept_once_the_files_of_the_program_were_replaced(
+    when: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upgrade beneath a process: it answers as it was imported, a later one as it reads."""
+    rule = tmp_path / "rule.py"
+    rule.write_text("LIMIT = 1\n")
+    monkeypatch.setattr(cache, "code_files", lambda: [str(rule)])
+    monkeypatch.setattr(cache, "_STARTED_WITH", cache._code_stamp())
+    assert cache.is_as_started()
+    if when == "between two answers":
+        _json(copy, "?view=ranks")
+    before = [path.name for path in _files(copy)] if (copy / atomic.DERIVED).exists() else []
+    rule.write_text("LIMIT = 20\n")
+    assert not cache.is_as_started()
+    _json(copy, "?view=findings")
+    _json(copy, "?view=comms")
+    assert ([*_files(copy)] if before else []) == [copy / atomic.DERIVED / name for name in before]
+    # The next process imports what stands there now, and keeps it.
+    monkeypatch.setattr(cache, "_STARTED_WITH", cache._code_stamp())
+    asked = Asked(monkeypatch)
+    _json(copy, "?view=findings")
+    assert asked.take() == ["findings"]
+    _json(copy, "?view=findings")
+    assert not asked.take()
+
+
 def test_a_run_with_something_replaced_uses_nothing_of_what_was_opened(copy: Path) -> None:
     run = cache.open_cached(str(copy))
     assert run.derived is not None and run.derived.is_of(run)

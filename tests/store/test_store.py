@@ -471,7 +471,7 @@ def test_what_another_version_kept_is_listed_replaced_and_cleared(
     cache.open_cached(str(trace), jobs=1)
     with monkeypatch.context() as later:
         later.setattr(store_format, "fingerprint", lambda: "of the next version")
-        later.setattr(cache, "_code_stamp", lambda: "of the next version")
+        later.setattr(cache, "_STARTED_WITH", "of the next version")
         (old,) = cache.entries()
         assert old.is_old and old.name == str(trace)
         cache.open_cached(str(trace), jobs=1)

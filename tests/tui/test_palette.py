@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import numpy as np
 import pytest
 from textual.widgets import Label, OptionList
 
-from chopper_core.model.view import Baseline
+from chopper_core.model.view import Baseline, View
 from chopper_core.views import VIEWS, columns_of_view
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -44,6 +47,24 @@ async def search(at: Driven, text: str) -> list[str]:
         ("tokens/s", "Figure: tokens/s"),
         ("critical path", "2  Timeline · critical path"),
         ("gemm", "Kernels of class gemm"),
+        ("slowest layer gpu 2", "Layers of GPU 2, slowest first"),
+        (
+            "which layer of the backward pass is slowest on gpu 2?",
+            "Layers of backward, GPU 2, slowest first",
+        ),
+        ("gpu 2 backward layer", "Layers of GPU 2, backward, slowest first"),
+        ("fastest step", "Steps, fastest first"),
+        ("step 11 as the baseline", "step 11 as the baseline"),
+        ("iteration 11 baseline", "step 11 as the baseline"),
+        ("12 vs 11", "step 12 vs step 11"),
+        ("compare gpu 3 with 1", "GPU 3 vs GPU 1"),
+        ("p95 gemm", "p95 of gemm"),
+        ("worst gemm shape", "gemm shapes, slowest first"),
+        ("gpu 2 launch", "Losses · launch of GPU 2"),
+        ("gpu 2 host", "Losses · launch of GPU 2"),
+        ("frequency drop", "Figure: low clock"),
+        ("energy per token", "Figure: token energy"),
+        ("tokens per second", "Figure: tokens/s"),
     ],
 )
 async def test_the_palette_understands_what_is_typed(typed: str, first: str) -> None:
@@ -67,6 +88,87 @@ async def test_a_heading_of_another_place_leads_there() -> None:
             await at.press("escape", "escape")
         # A column of every table is added to this one.
         assert "Column: caused wait" in await search(at, "caused wait")
+
+
+async def test_a_place_without_an_answer_comes_last_and_says_why() -> None:
+    """The run has no trainer's log, no events of memory, and nobody follows it."""
+    async with explorer((100, 30), measured_run()) as at:
+        for typed, title, why in (
+            ("peak memory", "Compare · training: peak memory", "no log of a trainer"),
+            ("memory", "5  GPUs · memory", "no events of GPU memory"),
+            ("J/out token", "Column: J/out token", "telemetry"),
+        ):
+            titles = await search(at, typed)
+            assert title in titles, titles
+            whys = {each: why for _, each, why in at.app.screen._shown}
+            lacking = [whys[each].startswith("not in this run: ") for each in titles]
+            assert lacking == sorted(lacking) and lacking[titles.index(title)]
+            assert why in whys[title]
+            await at.press("escape", "escape")
+
+
+async def test_words_that_no_entry_has_are_named_in_those_that_have_most() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        titles = await search(at, "critical path spaghetti")
+        assert titles[0] == "2  Timeline · critical path"
+        assert at.app.screen._shown[0][2].startswith("without “spaghetti”: ")
+        await at.press("escape", "escape")
+        # As an unknown command these words are searched for, too.
+        await at.command("critical path spaghetti")
+        assert found(at)[0] == titles[0]
+
+
+async def test_a_phase_shows_its_slowest_layer_first() -> None:
+    """Whoever names a phase of a GPU and no step means the mean over steps."""
+    run = measured_run()
+    async with explorer((80, 24), run) as at:
+        await search(at, "gpu 2 backward")
+        await at.press("enter")
+        table = run.table
+        whole = ~np.isin(table.iteration, [-1, *run.cut_iterations])
+        own = whole & (table.gpu == 2) & (table.phase == table.code_of("phase", "backward"))
+        charged: dict[str, int] = defaultdict(int)
+        for row in np.flatnonzero(own):
+            parts = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+            ns = sum(int(table.column(part)[row]) for part in parts)
+            charged[table.text_of("layer", int(table.layer[row]))] += ns
+        assert at.frame.level == "layer"
+        assert at.label == at.frame.labels[0] == max(charged, key=lambda layer: charged[layer])
+
+
+@pytest.mark.parametrize("typed", ["p95", "median", "spread", "caused wait"])
+async def test_a_column_that_was_chosen_is_on_the_screen(typed: str) -> None:
+    """Also next to the lanes of the summary, and where others were scrolled to."""
+    async with explorer((80, 24), measured_run(), View("measured", name="overview")) as at:
+        for key in ((), "1", "3"):
+            await at.press(*key)
+            titles = await search(at, typed)
+            wanted = {f"Column: {typed}", f"Sort by: {typed}"}
+            place = next(place for place, each in enumerate(titles) if each in wanted)
+            await at.press(*["down"] * place, "enter")
+            assert typed in [
+                each.text.metric.title for each in at.explore.table.layout_plan.columns
+            ]
+
+
+async def test_rankings_and_statistics_lead_where_they_say() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        for typed, name, by, sort in (
+            ("p95 gemm", "kernels", "name", "-p95_ns"),
+            ("worst gemm shape", "roofline", "", ""),
+            ("slowest gemm", "kernels", "name", "-kernel_ns"),
+        ):
+            await search(at, typed)
+            await at.press("enter")
+            view = at.frame.view
+            assert (view.name, view.by, view.sort) == (name, by, sort) and "gemm" in view.filter
+        await search(at, "12 vs 11")
+        await at.press("enter")
+        assert dict(at.frame.view.scope) == {"iteration": "12"}
+        assert at.frame.view.baseline == Baseline("", ("11",))
+        await at.press("0")
+        await search(at, "gemm under 90 % busy")
+        assert found(at)[0].startswith("gemm with busy_pct<90")
 
 
 async def test_nothing_that_matches_has_no_explanation() -> None:

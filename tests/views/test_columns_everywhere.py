@@ -339,10 +339,11 @@ def test_the_compute_of_each_part_is_a_column_and_adds_up(run: Run, level: str) 
 def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
     """As the views of losses have them, and by their definitions."""
     names = ("lost_ns", "largest_loss", "mfu_pct", "hfu_pct", "theoretical_pct", "idle_pct")
-    asked = (*names, "theoretical_ns", "elapsed_ns", "idle_ns", "loss_ns")
+    asked = (*names, "theoretical_ns", "elapsed_ns", "idle_ns", "loss_ns", "loss_pct")
     tree = query(run, parse(f"R?order={level}&columns={','.join(asked)}"))
     shown = query(run, parse(f"R?view=overheads&by={level}&columns={','.join(names)}"))
     losses = query(run, parse(f"R?view=losses&by={level}&columns=loss_ns"))
+    step_ns = tree.total["elapsed_ns"]
     for number, label in enumerate(tree.labels):
         row = tree.row(number)
         there = shown.row(shown.labels.index(label))
@@ -350,6 +351,8 @@ def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
         assert row["loss_ns"] == pytest.approx(losses.row(losses.labels.index(label))["loss_ns"])
         ideal, elapsed = row["theoretical_ns"] or 0, row["elapsed_ns"]
         assert row["loss_ns"] == pytest.approx(elapsed - ideal)
+        # Both are per step and GPU here: of a GPU on its own steps.
+        assert row["loss_pct"] == pytest.approx(100 * row["loss_ns"] / step_ns)
         assert row["idle_pct"] == pytest.approx(100 * row["idle_ns"] / elapsed)
         if row["theoretical_ns"] is not None:
             assert row["lost_ns"] == pytest.approx(elapsed - ideal)
@@ -357,6 +360,22 @@ def test_losses_are_columns_of_the_tree(run: Run, level: str) -> None:
     for name in names:
         assert tree.total[name] == pytest.approx(shown.total[name]), name
     assert tree.total["loss_ns"] == pytest.approx(losses.total["loss_ns"])
+    assert tree.total["loss_pct"] == pytest.approx(100 * tree.total["loss_ns"] / step_ns)
+
+
+@pytest.mark.parametrize("level", ["operation", "gpu", "phase"])
+def test_the_longest_path_is_a_column_of_the_tree(run: Run, level: str) -> None:
+    names = ("path_ns", "path_gap_ns", "path_activities", "path_pct", "gap_host_ns")
+    tree = query(run, parse(f"R?order={level}&columns={','.join(names)}"))
+    shown = query(run, parse(f"R?view=graph&by={level}&columns={','.join(names)}"))
+    for number, label in enumerate(tree.labels):
+        there = shown.row(shown.labels.index(label))
+        assert tree.row(number) == pytest.approx(there, nan_ok=True), label
+    # Each activity of the path is a row of its own here, of both steps.
+    each = query(run, parse("R?view=graph&by=node"))
+    assert tree.total["path_ns"] == pytest.approx(each.values["path_ns"].numbers.sum() / 2) != 0
+    for name in names:
+        assert tree.total[name] == pytest.approx(shown.total[name]), name
 
 
 def test_parts_of_some_gpus_are_divided_in_every_view(run: Run) -> None:
@@ -441,6 +460,7 @@ def test_samples_of_gpus_are_those_of_the_view_power(run: Run) -> None:
 
 OF_RANKS: Final = (
     *("lead_ns", "mean_lead_ns", "starts_last_pct", "least_lead_ns", "occurrences", "behind"),
+    "lag_ns",
     *("ahead_ns", "lead_change_ns", "work_ns", "throughput_x", "extra_work_ns", "slower_pct"),
     *("straggler_wait_ns", "delay_ns", "extra_host_ns", "extra_launch_ns", "apart_by"),
 )
@@ -453,6 +473,11 @@ def test_figures_of_ranks_are_columns_of_the_tree(run: Run, level: str) -> None:
     for label in shown.labels:
         here, there = (each.row(each.labels.index(label)) for each in (tree, shown))
         assert here == pytest.approx(there, nan_ok=True), label
+    if level == "gpu":
+        shown = query(run, parse("R?view=overview"))
+        lags = dict(zip(shown.labels, shown.values["lag_ns"].numbers.tolist(), strict=True))
+        for label, lag in lags.items():
+            assert tree.row(tree.labels.index(label))["lag_ns"] == pytest.approx(lag)
     for name in ("delay_ns", "extra_host_ns", "apart_by"):
         assert tree.values[name].present().any() == (level == "gpu"), name
     assert tree.values["behind"].present().any() == (level != "gpu")
@@ -460,18 +485,21 @@ def test_figures_of_ranks_are_columns_of_the_tree(run: Run, level: str) -> None:
 
 def test_leads_and_work_of_one_gpu_are_those_of_its_matched_kernels(run: Run) -> None:
     """By a loop over the kernels that all GPUs run."""
-    names = ("lead_ns", "mean_lead_ns", "work_ns", "extra_work_ns", "slower_pct", "occurrences")
+    names = ("lead_ns", "mean_lead_ns", "lag_ns", "work_ns", "extra_work_ns", "slower_pct",
+             "occurrences")  # fmt: skip
     asked = f"R:gpu=5?order=gpu,operation&base=total&columns={','.join(names)}"
     found = query(run, parse(asked))
     (peers,) = leads(run, View(run.name))[0].peers
     place, table = peers.gpus.index(5), run.table
     lead: Counter[str] = Counter()
+    leads_of: dict[str, list[list[int]]] = {}
     took: dict[str, list[list[int]]] = {}
     steps: dict[str, set[int]] = {}
     for number, rows in enumerate(peers.rows.tolist()):
         label = table.text_of("operation", int(table.operation[rows[place]]))
         starts = [int(table.start_ns[row]) for row in rows]
         lead[label] += max(starts) - starts[place]
+        leads_of.setdefault(label, []).append([max(starts) - start for start in starts])
         steps.setdefault(label, set()).add(int(table.iteration[rows[place]]))
         took.setdefault(label, [])
         if peers.is_same[number]:
@@ -486,6 +514,8 @@ def test_leads_and_work_of_one_gpu_are_those_of_its_matched_kernels(run: Run) ->
         assert row["occurrences"] == len(each)
         assert row["lead_ns"] == pytest.approx(lead[label])
         assert row["mean_lead_ns"] == pytest.approx(lead[label] / len(each))
+        means = np.mean(leads_of[label], axis=0)
+        assert row["lag_ns"] == pytest.approx(max(means) - means[place])
         assert row["work_ns"] == pytest.approx(own[place])
         assert row["extra_work_ns"] == pytest.approx(own[place] - usual)
         assert row["slower_pct"] == pytest.approx(100 * (own[place] / usual - 1))

@@ -189,7 +189,7 @@ def test_iteration_times_are_the_step_times_of_the_gpu(run: Run) -> None:
 def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> None:
     frame = query(both, parse("R?view=determinism&by=figure&base=flat"))
     rows = rows_of(frame)
-    for name in ("sd_gfx_mhz", "sd_mem_mhz", "kernel_spread_pct", "power_spread_pct"):
+    for name in ("steady_sd_gfx_mhz", "steady_sd_mem_mhz", "kernel_spread_pct", "power_spread_pct"):
         assert rows[name]["verdict"] == "steadier", name
         assert float(rows[name]["p"] or 1) <= float(rows[name]["q"] or 1) < 0.05
         assert float(rows[name]["change_pct"] or 0) < -20
@@ -205,14 +205,15 @@ def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> N
 
 
 def test_gpus_stand_beside_those_of_the_baseline(both: Run, flat: Run) -> None:
-    view = parse("R?view=determinism&base=flat&columns=sd_gfx_mhz,sd_gfx_mhz_base,sd_gfx_mhz_delta")
+    name = "steady_sd_gfx_mhz"
+    view = parse(f"R?view=determinism&base=flat&columns={name},{name}_base,{name}_delta")
     assert parse(render(view)) == view
     frame = query(both, view)
-    ours, theirs = (steadiness(run, parse("R")).values["sd_gfx_mhz"] for run in (both, flat))
+    ours, theirs = (steadiness(run, parse("R")).values[name] for run in (both, flat))
     for place in range(8):
         row = frame.row(place)
-        assert row["sd_gfx_mhz"] == ours[place] and row["sd_gfx_mhz_base"] == theirs[place]
-        assert row["sd_gfx_mhz_delta"] == pytest.approx(ours[place] - theirs[place])
+        assert row[name] == ours[place] and row[f"{name}_base"] == theirs[place]
+        assert row[f"{name}_delta"] == pytest.approx(ours[place] - theirs[place])
 
 
 def test_a_run_does_not_differ_from_itself(run: Run) -> None:
@@ -228,9 +229,11 @@ def test_few_gpus_are_too_few_to_tell(both: Run) -> None:
     assert {frame.row(place)["verdict"] for place in range(len(frame))} == {"too few to tell"}
     assert "too few GPUs and steps" in frame.headline[0]
     rows = rows_of(frame)
-    assert "p" not in rows["sd_gfx_mhz"]
+    assert "p" not in rows["steady_sd_gfx_mhz"]
     ours = query(both, parse("R:gpu=3?view=determinism&base=flat"))
-    assert ours.row(0)["sd_gfx_mhz_base"] == pytest.approx(rows["sd_gfx_mhz"]["baseline"])
+    assert ours.row(0)["steady_sd_gfx_mhz_base"] == pytest.approx(
+        rows["steady_sd_gfx_mhz"]["baseline"]
+    )
 
 
 def test_iterations_of_gpus_tell_where_gpus_are_too_few() -> None:
@@ -283,7 +286,7 @@ def test_a_small_run_without_determinism_is_beyond_it(small: dict[str, Run]) -> 
     frame = query(small["one"], parse("R?view=determinism&by=figure&base=flat"))
     rows = rows_of(frame)
     assert rows["kernel_spread_pct"]["verdict"] == "steadier"
-    assert rows["sd_mem_mhz"]["verdict"] == "steadier"
+    assert rows["steady_sd_mem_mhz"]["verdict"] == "steadier"
     assert rows["steady_gfx_mhz"]["verdict"] == "higher"
 
 

@@ -368,6 +368,27 @@ def test_nodes_put_their_gpus_together(run: Run) -> None:
         assert sorted(query(named, parse(address)).labels) == [str(gpu) for gpu in own]
 
 
+def test_registered_columns_answer_for_the_gpus_of_a_node(run: Run) -> None:
+    hosts = ["left", "right", "left", "left", "right", "left", "right", "right"]
+    sources = tuple(replace(one, host=hosts[one.rank]) for one in run.sources)
+    named = replace(run, sources=sources)
+    names = "columns=kernel_ns,elapsed_ns,busy_pct"
+    for base, divided in (("total", 1), ("", 4)):
+        tree = query(named, parse(f"R?base={base}&{names}" if base else f"R?{names}"))
+        each = rows_of(tree)
+        for view in ("ranks", "power"):
+            shown = query(named, replace(tree.view, name=view, by="node"))
+            assert shown.total["kernel_ns"] == pytest.approx(tree.total["kernel_ns"])
+            assert sorted(shown.labels) == ["left", "right"]
+            for label, row in rows_of(shown).items():
+                own = [each[str(gpu)] for gpu in GPUS if hosts[gpu] == label]
+                kernel = sum(one["kernel_ns"] for one in own) / divided
+                assert row["kernel_ns"] == pytest.approx(kernel)
+                busy = sum(one["busy_pct"] * one["elapsed_ns"] for one in own)
+                lasted = sum(one["elapsed_ns"] for one in own)
+                assert row["busy_pct"] == pytest.approx(busy / lasted)
+
+
 def test_of_too_many_activities_some_iterations_are_compared(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,24 @@ def test_what_a_run_doesnt_record_is_said(tmp_path: Path) -> None:
         assert not found.labels and found.notes[0].startswith(f"{question}: {reason}")
 
 
+def test_contention_of_an_operation_that_is_never_alone_is_unknown() -> None:
+    rows = []
+    for number in range(24):
+        begin, is_slowed = 100_000 * number, number % 2
+        step = number // 8
+        rows.append(Row(begin, 11_000 if is_slowed else 10_000, iteration=step, operation="varies"))
+        rows.append(Row(begin + 20_000, 12_000, iteration=step, operation="always"))
+        since = begin if is_slowed else begin + 20_000
+        comm = Row(since, begin + 32_000 - since, Kind.COMM, stream=1, iteration=step, kernel="all")
+        rows.append(replace(comm, operation="reduce"))
+    found = OpenRun(run_of(rows)).what_if("always contention as peers")
+    assert found.notes[0].startswith(
+        "always contention as peers: how much communication slows it is unknown: it always runs"
+    )
+    known = OpenRun(run_of(rows)).what_if("varies contention as peers")
+    assert known.labels
+
+
 def test_one_gpu_has_no_peers() -> None:
     run = run_of([Row(start=1000 * step, duration=500, iteration=step) for step in range(3)])
     found = OpenRun(run).what_if("no stragglers")

@@ -22,7 +22,7 @@ def run(options: Namespace) -> int:
     write(escape_each(report.violations))
     for note in escape_each(report.notes):
         tell(f"note: {note}")
-    files = f"{report.files} file{'s' * (report.files > 1)}"
-    many = f"{report.count:,} violation{'s' * (report.count != 1)}"
+    files = f"{report.files} file{'s' if report.files > 1 else ''}"
+    many = f"{report.count:,} violation{'s' if report.count != 1 else ''}"
     tell(f"{files}, {report.nodes:,} nodes: {many if report.violations else 'no violations'}")
     return VIOLATED if report.violations else 0

@@ -75,7 +75,7 @@ def drawing(run: Run, options: ExportOptions, most: int) -> Drawing:
         "--iteration N or --nodes N"
     )
     meetings = _meetings(run, of_row)
-    return Drawing(f"{clean(run.name)}{marks}", nodes, edges, meetings, [note] * is_cut)
+    return Drawing(f"{clean(run.name)}{marks}", nodes, edges, meetings, [note] if is_cut else [])
 
 
 def _start(run: Run, node: GraphNode) -> int:

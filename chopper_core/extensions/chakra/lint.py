@@ -185,7 +185,7 @@ def _notes(files: Sequence[_File]) -> Iterator[str]:
         return
     free = [file.path.name for file in files if file.walk and not has_fixed_order(file.walk)]
     if free:
-        more = f" and {len(free) - 1} more" * (len(free) > 1)
+        more = f" and {len(free) - 1} more" if len(free) > 1 else ""
         yield (
             f"{free[0]}{more}: dependencies don't fix the order of collectives; ASTRA-sim may stop "
             "at other speeds than those of the trace"

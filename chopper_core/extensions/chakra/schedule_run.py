@@ -220,7 +220,9 @@ def _group_labels(
             size = len(places)
         if rank in members:
             ranks = sorted(members)
-            listed = ", ".join(map(str, ranks[:_MAX_LISTED])) + " …" * (len(ranks) > _MAX_LISTED)
+            listed = ", ".join(map(str, ranks[:_MAX_LISTED])) + (
+                " …" if len(ranks) > _MAX_LISTED else ""
+            )
             labels[rank, name] = f"{kind} (ranks {listed}) of {size}"
     return labels
 

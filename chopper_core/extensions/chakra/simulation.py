@@ -154,7 +154,7 @@ def _newer(path: Path) -> Path | None:
     if (match := _PART.fullmatch(path.name)) is None:
         return None
     number = int(match["number"]) - 1
-    newer = path.with_name(f"{match['stem']}{f'.{number}' * (number > 0)}{match['suffix']}")
+    newer = path.with_name(f"{match['stem']}{f'.{number}' if number > 0 else ''}{match['suffix']}")
     return newer if newer.is_file() else None
 
 

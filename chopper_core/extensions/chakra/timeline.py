@@ -81,5 +81,7 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     if not systems:
         raise DataError(f"{path} is a Chakra timeline without a usable event.")
     graphs = tuple(graph_of_names(path, number, systems[number]) for number in sorted(systems))
-    notes = (f"{number_of(lost, 'event')} without a valid system or time left out",) * (lost > 0)
+    notes = (
+        (f"{number_of(lost, 'event')} without a valid system or time left out",) if lost > 0 else ()
+    )
     return SimulatedRun(path, graphs, {}, notes, clock=_CLOCK, format=FORMAT)

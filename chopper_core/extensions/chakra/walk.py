@@ -163,7 +163,9 @@ class _IssueWalk:
         left = [rank for rank, state in self._ranks.items() if state.left]
         if not left:
             return ""
-        shown = [self._why(rank) for rank in left[:_MAX_SHOWN]] + ["…"] * (len(left) > _MAX_SHOWN)
+        shown = [self._why(rank) for rank in left[:_MAX_SHOWN]] + (
+            ["…"] if len(left) > _MAX_SHOWN else []
+        )
         total = len(self._ranks)
         return f"{total - len(left)} of {total} ranks finish in ASTRA-sim: {'; '.join(shown)}"
 

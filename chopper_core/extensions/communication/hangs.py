@@ -138,7 +138,7 @@ def _different(one: _Stuck) -> str:
     if len(kinds) < 2:
         return ""
     texts = [
-        f"{name}{f' of {[*map(list, sizes)]}' * bool(sizes)} on {_ranks(ranks)}"
+        f"{name}{f' of {[*map(list, sizes)]}' if sizes else ''} on {_ranks(ranks)}"
         for (name, sizes), ranks in sorted(kinds.items(), key=lambda item: -len(item[1]))
     ]
     return (
@@ -159,7 +159,7 @@ def _absent(one: _Stuck, calls: Mapping[int, Sequence[Called]], waiting: set[int
         was = f"; {whose} last call was {last.name} {last.number} of group {last.group}"
     return (
         f"{_ranks(absent)} never called {_called(one)}, in which {_ranks([*one.waiting])} "
-        f"wait{'s' * (len(one.waiting) == 1)}{_since(one)}{was}"
+        f"wait{'s' if len(one.waiting) == 1 else ''}{_since(one)}{was}"
     )
 
 
@@ -189,7 +189,7 @@ def _in_messages(messages: Mapping[int, Sequence[Message]], stuck: Sequence[_Stu
         if own
     ]
     texts += [f"{_ranks([*one.waiting])} in {_called(one)}" for one in stuck]
-    more = "; …" * (len(texts) > _MAX_TEXTS)
+    more = "; …" if len(texts) > _MAX_TEXTS else ""
     return f"ranks wait for each other: {'; '.join(texts[:_MAX_TEXTS])}{more}"
 
 
@@ -197,7 +197,7 @@ def _unseen(one: _Stuck) -> str:
     if not one.unseen or one.missing:
         return ""
     return (
-        f"{_ranks([*one.waiting])} wait{'s' * (len(one.waiting) == 1)} in {_called(one)}"
+        f"{_ranks([*one.waiting])} wait{'s' if len(one.waiting) == 1 else ''} in {_called(one)}"
         f"{_since(one)}; {_ranks(one.unseen)} left no dump"
     )
 
@@ -216,7 +216,7 @@ def _called(one: _Stuck) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {numbers_text(sorted(ranks))}"
+    return f"rank{'s' if len(ranks) != 1 else ''} {numbers_text(sorted(ranks))}"
 
 
 def _since(one: _Stuck) -> str:

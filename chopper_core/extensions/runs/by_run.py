@@ -133,7 +133,7 @@ def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
         kept: list[str] = []
         for name in columns:
             with suppress(UsageError):
-                kept += [name] * bool(run_frame(run, replace(asked, columns=(name,))).columns)
+                kept += [name] if run_frame(run, replace(asked, columns=(name,))).columns else []
         if len(kept) == len(columns):
             raise
         return run_frame(run, replace(asked, columns=tuple(kept)))

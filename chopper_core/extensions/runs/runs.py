@@ -437,7 +437,7 @@ def _ratio(
 def _headline(rows: Sequence[RunRow], total: int) -> tuple[str, ...]:
     statuses = Counter(row.status for row in rows)
     words = [f"{number} {status}" for status, number in statuses.items()]
-    words += [f"{total - len(rows)} being read"] * (total > len(rows))
+    words += [f"{total - len(rows)} being read"] if total > len(rows) else []
     text = f"{count(total, 'run')}: {', '.join(words)}"
     is_fair = len(rows) == total and len({row.settings.get(MODEL) for row in rows}) < 2
     speed = speed_of(rows) if is_fair else None

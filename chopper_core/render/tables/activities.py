@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.collective_figures import PROCESS_GROUP
-from chopper_core.columns import METRICS, columns, metric_named
+from chopper_core.columns import METRICS, metric_named, parse_columns
 from chopper_core.columns.labels import LABELS
 from chopper_core.columns.metric import Metric
 from chopper_core.model.run import Run
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final[dict[str, Metric]] = {
     **{name: LABELS[name] for name in ("gpu", "rank", "iteration", "phase", "layer")},
-    **columns("""
+    **parse_columns("""
         operation | | operation
             Operation of the model or of the framework; of a collective its kind, such as
             all_gather, null if no rank's trace names it.
@@ -51,7 +51,7 @@ COLUMNS: Final[dict[str, Metric]] = {
     "group": replace(PROCESS_GROUP, name="group"),
     **{name: METRICS[name] for name in ("start_ns", "end_ns", "bytes")},
 }
-_OF_LAUNCHES: Final = columns("""
+_OF_LAUNCHES: Final = parse_columns("""
     latency_ns | ns | latency
         From the start of the launch call to the start of the activity: launch latency where the
         queue is empty, else time in the queue.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import collective_columns as collective_columns
 from chopper_core.analyses.collective_figures import PROCESS_GROUP, SIZE
-from chopper_core.columns import METRICS, columns
+from chopper_core.columns import METRICS, parse_columns
 from chopper_core.graph.collectives import Collectives, collectives_of
 from chopper_core.graph.process_groups import split_groups
 from chopper_core.model.groups import Groups
@@ -23,7 +23,7 @@ from chopper_core.render.tables.activities import COLUMNS, ranks_array
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OWN: Final = columns("""
+_OWN: Final = parse_columns("""
     collective | | collective
         Number of the collective in the run, in the order of first arrival: the same on all ranks.
     arrive_ns | ns | arrives

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.columns import columns
+from chopper_core.columns import parse_columns
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, HostSteps
 from chopper_core.render.arrow import labels_array, table_of, words_array
@@ -17,7 +17,7 @@ from chopper_core.render.tables.activities import COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OWN: Final = columns("""
+_OWN: Final = parse_columns("""
     name | | name
         Name of the operator or call.
 """)

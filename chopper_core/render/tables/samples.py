@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.columns import columns
+from chopper_core.columns import parse_columns
 from chopper_core.columns.labels import LABELS
 from chopper_core.model.run import Run
 from chopper_core.model.signals import BusyCurve, IntegralCurve
@@ -19,7 +19,7 @@ from chopper_core.util.arrays import Float64, Int64
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OWN: Final = columns("""
+_OWN: Final = parse_columns("""
     signal | | signal
         Name of the signal, which ends in its unit.
     value | | value

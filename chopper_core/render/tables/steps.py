@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.columns import Scope, columns, is_measured, metric_named
+from chopper_core.columns import Scope, is_measured, metric_named, parse_columns
 from chopper_core.columns.metric import Metric
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -27,7 +27,7 @@ FIGURES: Final = (
 )  # fmt: skip
 MEASURED: Final = ("gfx_mhz", "power_w", "energy_j", "hotspot_c", "edge_c", "throttle_pct")
 """Of these, those that the run has telemetry of."""
-_OWN: Final = columns("""
+_OWN: Final = parse_columns("""
     is_counted | | counted
         Whether the step takes part in means: whole on every GPU, and no warm-up.
     is_truncated | | truncated

@@ -623,7 +623,7 @@ class _Reader:
                 joins[alias] = f'LEFT JOIN "{timestamp}" {alias} ON {alias}.id = R.{column}_id'
             else:
                 wanted.append("NULL")
-        guids = [f" AND {alias}.guid IS R.guid" * ("guid" in there) for alias in joins]
+        guids = [(f" AND {alias}.guid IS R.guid" if "guid" in there else "") for alias in joins]
         return ", ".join(wanted), " ".join(map("".join, zip(joins.values(), guids, strict=True)))
 
     def _times_of_samples(self, process: _RocpdProcess) -> Lookup:

@@ -288,7 +288,9 @@ def _heading(name: str, labels: str | None) -> str:
     heading, found = name.lower().removesuffix("_total"), _labels(labels)
     if heading == "gpu_clock":
         kind = found.get("clock_type", "system").lower().removeprefix(_OLD_CLOCK)
-        return f"{heading}_{kind}" + f"_{found.get('clock_index', '')}" * (kind == "system")
+        return f"{heading}_{kind}" + (
+            f"_{found.get('clock_index', '')}" if kind == "system" else ""
+        )
     place = found.get("link_index") or found.get("location")
     return f"{heading}_{place}" if place else heading
 
@@ -325,7 +327,7 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
         if heading not in _SCRAPED_FIELDS or (instance and heading not in _OF_BOARD):
             if not _OWN_METRICS.match(heading):
                 name = heading if heading.startswith("gpu_clock_") else sample["name"]
-                rows.unused[name + " of MIG instances" * bool(instance)] += 1
+                rows.unused[name + (" of MIG instances" if instance else "")] += 1
             continue
         if host := labels.get("Hostname") or labels.get("hostname"):
             rows.saw_host(host)

@@ -128,7 +128,7 @@ def _of_text(path: Path, progress: Progress, losses: Losses) -> tuple[_Found, in
 
 def _meaning(name: str) -> tuple[str, SignalName | None]:
     unit = match[1].lower().strip("°") if (match := _UNIT.search(name)) else ""
-    unit = unit or "%" * (_OF_PEAK in name)
+    unit = unit or ("%" if _OF_PEAK in name else "")
     for begin, own, signal in _SIGNALS:
         if own == unit and re.match(begin, name, re.IGNORECASE):
             return unit, signal

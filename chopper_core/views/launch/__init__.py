@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.idle_causes import HOST, IDLE_CAUSE_ROWS
 from chopper_core.analyses.launch_columns import CAUSES, NEVER, least_ns, waited_ns
 from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Scope, Values, column
@@ -27,7 +28,8 @@ SPEC: Final = ViewSpec(
     name="launch",
     title="Losses · launch",
     question="What does compute wait for before it starts, and why is the GPU idle?",
-    by=(*any_level("operation", "phase", "layer", "gpu"), by_host.LEVEL),
+    by=(*any_level("operation", "phase", "layer", "gpu"), HOST),
+    rows=(IDLE_CAUSE_ROWS,),
     needs_starts=True,
     any_split=True,
 )
@@ -46,7 +48,7 @@ _FIGURES: Final = (*OVERHEADS, "comm_wait_ns", "idle_ns", *CAUSES)
 
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "operation"
-    if by == by_host.LEVEL:
+    if by == HOST:
         return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
     own, total = _figures(rows.scope(run)), _figures(rows.whole_scope(run))

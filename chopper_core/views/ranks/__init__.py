@@ -13,6 +13,7 @@ from chopper_core.analyses.base import NODE, Base, base_of
 from chopper_core.analyses.collective_figures import ends_within
 from chopper_core.analyses.leads import (
     MIN_CAUSE_SHARE,
+    ONE_GPU,
     RankLeads,
     Straggler,
     all_gpus_note,
@@ -79,6 +80,11 @@ _BINS: Final = 60
 _LINES: Final = 12
 _MOST_NAMED: Final = 16
 """Peers, and sets of them, in a note."""
+
+
+def missing_from(run: Run) -> str:
+    """Why no scope of a run has an answer; empty: one may."""
+    return "" if len(run.gpus) > 1 else ONE_GPU
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -295,7 +301,11 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
     if len(stand.peers) > 1:
         named = stand.peers[:_MOST_NAMED]
         sets = "; ".join(listed(map(str, own.gpus), _MOST_NAMED) for own in named)
-        more = f"; and {len(stand.peers) - len(named)} more sets" * (len(named) < len(stand.peers))
+        more = (
+            f"; and {len(stand.peers) - len(named)} more sets"
+            if len(named) < len(stand.peers)
+            else ""
+        )
         sentences.append(f"GPUs are compared with peers that run the same operations: {sets}{more}")
     if more := stand.unexplained():
         sentences.append(more)

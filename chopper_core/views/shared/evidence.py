@@ -48,7 +48,7 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         if each.rule == _LIMIT:
             limits.append(each.brief.partition(": ")[0].partition(", ")[0])
             continue
-        text, opens = "└ " * each.is_part + each.title, address.render(each.evidence)
+        text, opens = ("└ " if each.is_part else "") + each.title, address.render(each.evidence)
         heading = "" if each.group == group else each.group
         group, share, sure = each.group, each.share_pct, each.confidence
         cards.append(Card(each.figures, text, opens, "", share, sure, each.rule, heading))
@@ -60,7 +60,7 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     if is_quiet and len(cards) < _FEW:
         notes = [f"limit: {each}{_told_by(each)}" for each in limits]
     else:
-        notes = [f"limits: {'; '.join(limits)}"] * bool(limits)
+        notes = [f"limits: {'; '.join(limits)}"] if limits else []
     cards += (Card((), "", shown, note) for note in notes)
     return tuple(cards[:limit])
 
@@ -118,7 +118,7 @@ def explained_step(bars: StepBars, place: int) -> Explained:
         ("time", "until the next step begins: the mean over ranks, or over GPUs in a trace"),
         ("traced", "the profiler recorded the step, and its trace was read"),
     ]
-    return [*lines, *[("enter", "opens the step in its trace")] * (place in bars.traced)]
+    return [*lines, *([("enter", "opens the step in its trace")] if place in bars.traced else [])]
 
 
 def explained_finding(run: Run, view: View, card: Card) -> Explained:

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import base_of, divided
+from chopper_core.analyses.base import NODE, base_of, divided
 from chopper_core.analyses.coverage import Coverage
-from chopper_core.analyses.rows import Partition
+from chopper_core.analyses.rows import Partition, by_node
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -51,11 +51,17 @@ class LabelledActivities(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, run: Run, view: View, level: str, labels: Sequence[str]) -> LabelledActivities:
         tree = run.tree_of(view)
-        nodes = tree.split(view.path, (level,))
-        place_of = {label: place for place, label in enumerate(nodes.labels(level))}
+        whole = tree.node(view.path)
+        if level == NODE:
+            names, nodes = by_node(run, whole)
+        else:
+            nodes = tree.split(view.path, (level,))
+            names = nodes.labels(level)
+        place_of = {label: place for place, label in enumerate(names)}
         at = np.array([place_of.get(label, -1) for label in labels], np.intp)
-        left_out = np.delete(nodes.codes(level), at[at >= 0]).tolist()
-        whole = tree.split(view.path, (), {level: left_out} if left_out else {})
+        if level != NODE:
+            left_out = np.delete(nodes.codes(level), at[at >= 0]).tolist()
+            whole = tree.split(view.path, (), {level: left_out} if left_out else {})
         return cls(level, nodes, at, whole)
 
     def values(self, run: Run, view: View, metric: Metric) -> Values:
@@ -246,7 +252,7 @@ def has_activities(run: Run, level: str) -> bool:
     return (
         bool(len(run.table))
         and not run.table.is_sampled
-        and (level in LEVELS or level in run.table.coordinates)
+        and (level in LEVELS or level == NODE or level in run.table.coordinates)
     )
 
 

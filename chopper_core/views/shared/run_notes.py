@@ -47,8 +47,8 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
             reason = WARM_UP
         why.setdefault(reason, []).append(number)
     note = "; ".join(
-        f"step{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        f"{f' {where}' * bool(where)} {'is' if len(numbers) == 1 else 'are'} {reason}"
+        f"step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+        f"{f' {where}' if where else ''} {'is' if len(numbers) == 1 else 'are'} {reason}"
         for reason, numbers in why.items()
     )
     if left_out:
@@ -94,7 +94,7 @@ def run_notes(run: Run, view: View) -> list[str]:
         (len(run.failed) - waiting, "could not be used; see `chopper info`"),
     ):
         if count:
-            notes.append(f"{count} file{'s' * (count > 1)} {text}")
+            notes.append(f"{count} file{'s' if count > 1 else ''} {text}")
     return notes
 
 

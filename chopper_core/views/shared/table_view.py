@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import Figures, LabelledRows, Own
-from chopper_core.columns import METRICS, Metric, Values
+from chopper_core.columns import METRICS, OTHER_COLUMNS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
@@ -77,8 +78,9 @@ def table_view(
 
 
 def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric] = {}) -> Own:
-    """Figures by name as columns: those declared for the view, else registered metrics."""
-    return [(declared.get(name) or METRICS[name], values) for name, values in figures.items()]
+    """Figures by name as columns: those declared for the view, else registered ones."""
+    known = ChainMap(dict(declared), OTHER_COLUMNS, METRICS)
+    return [(known[name], values) for name, values in figures.items()]
 
 
 def known_columns(own: Figures, names: Sequence[str] = ()) -> tuple[str, ...]:

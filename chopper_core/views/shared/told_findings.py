@@ -64,6 +64,11 @@ def remedy_of(run: Run, view: View, title: str) -> str:
     return next((each.remedy for each in found if each.title == text and each.remedy), "")
 
 
+def told_of_run(run: Run, view: View) -> tuple[ToldFinding, ...]:
+    """The findings of the whole run of a view."""
+    return told(run, _whole(view))
+
+
 def knows_remedies(run: Run, view: View) -> bool:
     """Whether `remedy_of` answers at once: its findings may not have been checked yet."""
     return is_told(run, _whole(view))

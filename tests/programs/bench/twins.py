@@ -21,6 +21,7 @@ from chopper_core.analyses.step_times import step_times
 from chopper_core.columns import METRICS, Scope
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.util.errors import NothingToShow
 from tests.programs.bench.causes import opened, planted
 
 Cause = planted.Cause
@@ -262,8 +263,9 @@ class Answered(Struct, frozen=True):
         return self.range_ns[0] <= self.true_ns <= self.range_ns[1]
 
 
-def measure_twins(title: str, seed: int, style: str = "") -> Answered:
-    """Generate two runs, ask the first one for the second, and compare."""
+def measure_twins(title: str, seed: int, style: str = "") -> Answered | str:
+    """Generate two runs, ask the first one for the second, and compare; why the first one doesn't
+    know, where it says so."""
     twin = TWINS[title](seed, style)
     run = opened(twin.before)
     question = twin.question(run)
@@ -271,7 +273,10 @@ def measure_twins(title: str, seed: int, style: str = "") -> Answered:
     step_ns = steady.times.mean_ns
     other = opened(twin.after)
     true_ns = step_ns - step_times(other, View(other.name)).mean_ns
-    changes = [change_of(steady.predictor, each) for each in questions_of(question)]
+    try:
+        changes = [change_of(steady.predictor, each) for each in questions_of(question)]
+    except NothingToShow as reason:
+        return f"{title}: `{question}` | {seed}: {reason}"
     answer = answer_of(steady, changes)
     named = next((name for name, each in planted.STYLES.items() if _is_of(twin, each)), "")
     return Answered(
@@ -286,7 +291,9 @@ def _is_of(twin: Twin, style: planted.Style) -> bool:
     return all(getattr(config, name) == getattr(style, name) for name in names)
 
 
-def answers(titles: Sequence[str], seeds: Sequence[int], style: str = "") -> Iterator[Answered]:
+def answers(
+    titles: Sequence[str], seeds: Sequence[int], style: str = ""
+) -> Iterator[Answered | str]:
     """All questions for each seed."""
     for seed in seeds:
         for title in titles:
@@ -305,7 +312,12 @@ def main() -> None:
         "| | question | run | said, ms | range | true, ms |\n| :-- | :-- | :-- | --: | --: | --: |"
     )
     found: list[Answered] = []
+    unknown = 0
     for each in answers(titles, options.seeds, options.style):
+        if isinstance(each, str):
+            unknown += 1
+            print(f"| not known | {each} | | | |", flush=True)
+            continue
         found.append(each)
         low, high = (ns / 1e6 for ns in each.range_ns)
         mark = "right" if each.is_right else "wrong"
@@ -319,7 +331,8 @@ def main() -> None:
     right, held = (sum(getattr(e, n) for e in found) for n in ("is_right", "is_in_range"))
     print(
         f"\n{right} of {len(found)} answers are within a quarter of the truth "
-        f"({100 * right / max(len(found), 1):.0f} %); the range holds it in {held}."
+        f"({100 * right / max(len(found), 1):.0f} %); the range holds it in {held}; "
+        f"{unknown} say that the run doesn't show it."
     )
 
 

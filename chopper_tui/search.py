@@ -1,0 +1,172 @@
+"""What a person types, against titles and explanations: entries that have its words, or most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from chopper_core.util.patterns import late
+
+_FILLING: Final = """
+a about all an and any are as at be by can did do does for from had has have here how i if in
+into is it its look many me much my of on one or our own pass per please should show than that
+the their them then there these this to us was we what when where which who whose will with
+would you
+"""
+FILLING: Final = frozenset(_FILLING.split())
+"""Words of a question that are in no title, or in too many."""
+_ALIKE: Final = """
+allocated memory vram hbm
+baseline base compare
+clock frequency mhz ghz
+communication collective comm network nccl rccl bus
+core cpu thread
+difference compare diff
+drop dropped low throttled throttle slower below
+energy j joule mj
+flame blocks icicle
+gap idle wait
+gemm matmul matrix
+host cpu launch
+html page report
+processor cpu
+queue queued launch
+roofline roof
+save saving what-if
+second /s
+straggler slow slower lag late delay ranks
+speed throughput tokens/s
+temperature hot hotspot °c
+token tok
+output out
+trace perfetto
+"""
+"""Words that titles have for one another, a line each."""
+_PUNCTUATION: Final = late(r"[^\w/%°.+-]+")
+_OWN, _WITHIN, _OTHER, _EXPLAINED, _MEANT = 4.0, 3.0, 2.0, 1.0, 0.5
+"""What a word is worth: in a title, within a word of it, another word for it, in an explanation,
+another word for it there."""
+_FINDING: Final = "Finding: "
+_ANSWER: Final = 2.5
+"""What a finding is worth more that has several words: it may be the answer."""
+_KINDS: Final = {_FINDING: 0.3, "Kernels of ": 0.6, "Figure: ": 0.4} | dict.fromkeys(
+    (f"{digit}  " for digit in range(7)), 0.6
+)
+"""How entries begin that answer or lead further than those that only add or sort a column."""
+_MISSING: Final = 1.5
+"""What a word that an entry lacks takes from the score of those that it has."""
+_MOST_PARTIAL: Final = 20
+
+
+class Offer(NamedTuple):
+    """Something that a search finds: a title, an explanation, and the action that it performs."""
+
+    title: str
+    why: str
+    action: str
+    argument: str = ""
+    lacks: str = ""
+    """Why its place has no answer on this run; empty: it may have one."""
+
+
+@lru_cache(maxsize=1)
+def _alike() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {"iteration": ("step",)}
+    for group in (line.split() for line in _ALIKE.strip().splitlines()):
+        found |= {
+            word: (*found.get(word, ()), *(each for each in group if each != word))
+            for word in group
+        }
+    return found
+
+
+@lru_cache(maxsize=8192)
+def spaced(text: str) -> str:
+    """A text in small letters whose words stand between spaces."""
+    return f" {_PUNCTUATION.sub(' ', text.lower()).strip()} "
+
+
+def stem(word: str) -> str:
+    """A word without the ending of its plural."""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def telling(words: Iterable[str]) -> list[str]:
+    """The words that say what is looked for; all, where none does."""
+    known = [*dict.fromkeys(words)]
+    return [word for word in known if word not in FILLING] or known
+
+
+def _score(word: str, title: str, why: str) -> float:
+    own = f" {stem(word)}" + " " * word.isdigit()
+    if own in title:
+        return _OWN
+    if len(own) > 2 and own[1:] in title:
+        return _WITHIN
+    others = _alike().get(own[1:], ()) or _alike().get(word, ())
+    if any(_has(title, other) for other in others):
+        return _OTHER
+    if own in why:
+        return _EXPLAINED
+    return _MEANT * any(_has(why, other) for other in others)
+
+
+def _has(text: str, word: str) -> bool:
+    """Whether a text has a whole word, be it of several; `/s` may end one."""
+    return f" {word} " in text or f" {word}s " in text or (word[0] == "/" and f"{word} " in text)
+
+
+class _Scored(NamedTuple):
+    entry: Offer
+    score: float
+    missing: tuple[str, ...]
+    is_titled: bool
+
+
+def _hit(entry: Offer, words: Sequence[str]) -> _Scored:
+    title, why = spaced(entry.title), spaced(entry.why)
+    scores = [_score(word, title, why) for word in words]
+    missing = tuple(word for word, score in zip(words, scores, strict=True) if not score)
+    named = sum(score >= _OTHER for score in scores)
+    # Of two titles that have the words the shorter one says nothing else.
+    score = sum(scores) - _MISSING * len(missing) + named / (title.count(" ") - 1)
+    kind = next((kind for kind in _KINDS if entry.title.startswith(kind)), "")
+    is_answer = kind == _FINDING and not missing and len(words) > 1
+    bonus = _ANSWER if is_answer else _KINDS.get(kind, 0.0)
+    return _Scored(entry, score + bonus, missing, named == len(words) or is_answer)
+
+
+def found_among(
+    entries: Iterable[Offer], typed: Sequence[str], *, is_whole: bool = False
+) -> list[Offer]:
+    """The entries that have what was typed: in the title, or else explained, or most of it unless
+    it has to be the whole.
+
+    Those whose place has no answer come last and say so; one that lacks words names them.
+    """
+    words = telling(spaced(" ".join(typed)).split())
+    most = 0 if is_whole else len(words) // 2
+    hits = [_hit(entry, words) for entry in entries]
+    hits = [hit for hit in hits if hit.score > 0 and len(hit.missing) <= most]
+    hits.sort(key=lambda hit: (not hit.is_titled, -hit.score))
+    able = [hit for hit in hits if not hit.entry.lacks]
+    titled = [hit for hit in able if hit.is_titled]
+    others = [hit for hit in able if not hit.is_titled and not (titled and hit.missing)]
+    others = [hit for at, hit in enumerate(others) if at < _MOST_PARTIAL or not hit.missing]
+    unable = [hit for hit in hits if hit.entry.lacks and not hit.missing]
+    return [_shown(hit) for hit in (*titled, *others, *unable)]
+
+
+def is_titled(entry: Offer, typed: Sequence[str]) -> bool:
+    """Whether all that was typed is in an entry's title."""
+    title = spaced(entry.title)
+    return all(f" {stem(word)}" in title for word in telling(typed))
+
+
+def _shown(hit: _Scored) -> Offer:
+    if hit.entry.lacks:
+        return hit.entry._replace(why=f"not in this run: {hit.entry.lacks}")
+    if hit.missing:
+        return hit.entry._replace(why=f"without “{' '.join(hit.missing)}”: {hit.entry.why}")
+    return hit.entry

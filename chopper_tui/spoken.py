@@ -1,0 +1,402 @@
+"""Places, times, clocks, rankings and comparisons of a run that a person puts into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from chopper_core.columns import METRICS, Metric
+from chopper_core.columns.filter import only
+from chopper_core.model import address
+from chopper_core.model.glossary import OPERATIONS
+from chopper_core.model.phrases import level_title
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import (
+    ALL_TIME,
+    STATISTICS,
+    Baseline,
+    View,
+    as_statistic,
+    at_level,
+    child_of,
+    parse_time,
+    pivot,
+    with_view,
+)
+from chopper_core.render.cells import crumb
+from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import distinct
+from chopper_core.util.patterns import late
+from chopper_core.views.find import names_found
+from chopper_core.work.kernel_classes import classes_of_names
+from chopper_tui.search import FILLING, Offer, found_among, spaced, stem
+
+Steps = Mapping[str, str]
+"""Levels of the tree and the label of each that a text names."""
+
+_LEVEL_WORDS: Final = {level: level for level in LEVELS} | {
+    "step": "iteration",
+    "it": "iteration",
+    "rank": "gpu",
+    "l": "layer",
+    "op": "operation",
+    "shape": "shape",
+}
+"""Words that people type for a level: before a label it is a place, alone a split."""
+_LABELLED: Final = ("gpu", "iteration", "phase", "layer")
+"""Levels whose labels are understood; the names of the others are searched for."""
+_WORST: Final = frozenset(("worst", "bad", "lost", "improvable"))
+_LONGEST: Final = frozenset(("slowest", "longest", "largest", "top", "biggest", "costliest"))
+_SHORTEST: Final = frozenset(("fastest", "shortest", "smallest", "best", "quickest"))
+_STATISTICS: Final = {name: name for name in STATISTICS if name != "sum"} | {"average": "mean"}
+_BASE: Final = frozenset(("baseline", "base", "reference"))
+_LIMITS: Final = dict.fromkeys(("under", "below", "less", "<"), "<") | dict.fromkeys(
+    ("over", "above", "more", ">"), ">"
+)
+_AMOUNT: Final = late(r"(\d+(?:\.\d+)?)(%|[a-zµ]*)")
+_UNIT: Final = late(r"%|ns|us|µs|ms|s|[kmgt]?b|w|mhz|ghz")
+_SEPARATORS: Final = late(r"[:=/,;›?!\s]+")
+_NUMBERED: Final = late(r"([a-z]+)(\d+)")
+"""`gpu5`, `L3`."""
+_AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and)\s+")
+_COMPARE: Final = late(r"^(?:compare|diff|difference)\s+(?:of\s+)?")
+_NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
+_CLOCK: Final = late(rf"({_NUMBER})\s*([mg]hz)?")
+_TIME: Final = late(rf"(?:([a-z].*?)\s+(?:at\s+)?)?({_NUMBER})\s*(ns|us|µs|ms|s)")
+_CLOCKS_MHZ: Final = (300, 5000)
+"""Clocks of GPUs: other numbers without a unit are none."""
+_MOST_NAMES: Final = 200_000
+"""Names of a run that are looked through while a person types."""
+_MOST_PLACES: Final = 3
+
+
+class _Asked(Struct):
+    """The words of a text, each by what it says."""
+
+    steps: dict[str, str] = field(default_factory=dict)
+    split: str = ""
+    """A level without a label: what the rows are."""
+    order: str = ""
+    """`worst`, `longest` or `shortest` first."""
+    statistic: str = ""
+    limit: str = ""
+    """An operator and a number: `<57`."""
+    is_base: bool = False
+    rest: list[str] = field(default_factory=list)
+    """Words of names, figures and tabs."""
+
+
+def spoken(run: Run, view: View, tabs: Iterable[Offer], text: str) -> list[Offer]:
+    """What a text says that is in no list; `tabs` are the entries of the tabs."""
+    if not text:
+        return []
+    compared = [*_comparisons(run, view, text)]
+    asked = asked_in(run, text)
+    found = [*compared, *_asked_for(run, view, asked, tabs)]
+    return [*found, *_times(run, view, text), *_clocks(text)]
+
+
+def place_named(run: Run, view: View, text: str) -> Offer | None:
+    """The place that a text names among other words; None without."""
+    asked = asked_in(run, text)
+    return _place(view, asked) if asked.steps and asked.rest else None
+
+
+def can_look_through(run: Run) -> bool:
+    """Whether the names of a run are few enough to be looked through while a person types."""
+    return len(run.table.names) <= _MOST_NAMES
+
+
+def asked_in(run: Run, text: str) -> _Asked:
+    """What each word of a text says, by the labels of the run."""
+    known, asked = _labels(run), _Asked()
+    words = [*_words(text)]
+    while words:
+        word = words.pop(0)
+        level = _LEVEL_WORDS.get(word) or _LEVEL_WORDS.get(stem(word), "")
+        label = known[level].get(words[0]) if level in _LABELLED and words else None
+        if label is not None and level not in asked.steps:
+            asked.steps[level] = label
+            words.pop(0)
+        elif word in known["phase"] and "phase" not in asked.steps:
+            asked.steps["phase"] = known["phase"][word]
+        elif level and word != "l" and not asked.split:
+            asked.split = level
+        elif word in _WORST | _LONGEST | _SHORTEST:
+            if word in _WORST:
+                asked.order = "worst"
+            else:
+                asked.order = "shortest" if word in _SHORTEST else "longest"
+        elif word in _STATISTICS:
+            asked.statistic = _STATISTICS[word]
+        elif word in _LIMITS and words and (number := _amount(words)):
+            asked.limit = f"{_LIMITS[word]}{number}"
+        elif word in _BASE:
+            asked.is_base = True
+        elif word not in FILLING:
+            asked.rest.append(word)
+    return asked
+
+
+def _amount(words: list[str]) -> str:
+    """The number that words begin with, with its unit, taken from them; empty: there is none."""
+    if words[:1] == ["than"]:
+        words.pop(0)
+    found = _AMOUNT.fullmatch(words[0]) if words else None
+    if found is None:
+        return ""
+    words.pop(0)
+    unit = words.pop(0) if not found[2] and words and _UNIT.fullmatch(words[0]) else found[2]
+    return f"{found[1]}{'' if unit == '%' else unit}"
+
+
+def _words(text: str) -> Iterator[str]:
+    for word in filter(None, _SEPARATORS.split(text.lower())):
+        found = _NUMBERED.fullmatch(word)
+        if found is not None and found[1] in _LEVEL_WORDS:
+            yield from found.groups()
+        else:
+            yield word
+
+
+def _labels(run: Run) -> Mapping[str, Mapping[str, str]]:
+    """Level → its labels in small letters → as they are."""
+
+    def found() -> dict[str, dict[str, str]]:
+        columns = {level: distinct(run.tree().codes_of(level)) for level in _LABELLED}
+        return {
+            level: {each.lower(): each for each in run.table.texts_of(level, codes)}
+            for level, codes in columns.items()
+        }
+
+    return run.memo(("labels to type",), found)
+
+
+def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
+    """`gpu 5 vs 3`, `step 12 against step 11`, `12 vs 11`."""
+    sides = _AGAINST.split(_COMPARE.sub("", text))
+    if len(sides) != 2:
+        return
+    one, other = (asked_in(run, each) for each in sides)
+    pairs: list[tuple[Steps, Steps]] = []
+    if one.steps and other.steps:
+        pairs.append((one.steps, other.steps))
+    elif one.steps:
+        level = [*one.steps][-1]
+        pairs.append((one.steps, asked_in(run, f"{level} {sides[1]}").steps))
+    else:
+        known = _labels(run)
+        levels = ("iteration", "gpu", "layer")
+        both = (level for level in levels if all(each in known[level] for each in sides))
+        pairs += [
+            ({level: known[level][sides[0]]}, {level: known[level][sides[1]]}) for level in both
+        ]
+    for steps in pairs:
+        here, there = (_at(view, each) for each in steps)
+        if here.order == there.order and here.path != there.path:
+            against = replace(here, name="compare", baseline=Baseline("", there.path))
+            yield going(" vs ".join(map(_crumbs, steps)), "What differs, part by part.", against)
+
+
+def _asked_for(run: Run, view: View, asked: _Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
+    if asked.rest:
+        yield from _bare_label(run, view, asked)
+        if asked.steps and not (asked.order or asked.statistic):
+            yield from _tabs_there(view, asked, tabs)
+        if asked.steps or asked.order or asked.statistic or asked.limit:
+            yield from _of_names(run, view, asked)
+    elif asked.split == "shape" and asked.order:
+        yield _of_shapes(run, _at(view, asked.steps), asked, "", "")
+    elif asked.steps or (asked.split and asked.order):
+        entries = [_place(view, asked)]
+        if asked.steps and not (asked.split or asked.order):
+            entries.append(_as_baseline(view, asked.steps))
+        yield from entries[:: -1 if asked.is_base else 1]
+
+
+def _bare_label(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
+    """A label alone: `11` may be a step, a layer, a GPU."""
+    if len(asked.rest) != 1 or asked.steps or asked.split or asked.order or asked.statistic:
+        return
+    for level, labels in _labels(run).items():
+        if (label := labels.get(asked.rest[0])) is not None:
+            steps = {level: label}
+            entries = [_place(view, _Asked(steps)), _as_baseline(view, steps)]
+            yield from entries[:: -1 if asked.is_base else 1]
+
+
+def _sorted(asked: _Asked, column: str) -> str:
+    """The sort by a time, in the order that is asked for: the longest first."""
+    return column if asked.order == "shortest" else f"-{column}"
+
+
+def _place(view: View, asked: _Asked) -> Offer:
+    """A place in the tree, its rows split and sorted as asked for."""
+    place, name = _at(view, asked.steps), _crumbs(asked.steps)
+    if asked.split in LEVELS:
+        place = pivot(place, asked.split)
+    elif place.level == "iteration" and {"phase", "layer"} & {*asked.steps}:
+        # Whoever names no step means their mean.
+        deepest = max(LEVELS.index(level) for level in asked.steps)
+        place = pivot(place, LEVELS[deepest + 1])
+    rows = f"{level_title(place.level)}s"
+    is_ranked = bool(asked.order) or place.level == "layer"
+    if is_ranked:
+        place = replace(place, sort=_sorted(asked, "elapsed_ns"))
+    if asked.statistic:
+        place = as_statistic(place, asked.statistic)
+    first = "fastest" if asked.order == "shortest" else "slowest"
+    why = f"Its {rows}{f', the {first} first' if is_ranked else ''}."
+    if not (asked.split or asked.order or asked.statistic):
+        return going(f"Go to {name}", why, place)
+    title = f"{rows[0].upper()}{rows[1:]}{f' of {name}' if name else ''}"
+    if is_ranked:
+        title += f", {first} first"
+    if asked.statistic:
+        title += f", {asked.statistic}"
+    return going(title, "In the tree, by the time charged to each.", place)
+
+
+def _as_baseline(view: View, steps: Steps) -> Offer:
+    place = _at(view, steps)
+    parent = replace(place, path=place.path[:-1], baseline=Baseline("", place.path))
+    title = f"{_crumbs(steps)} as the baseline"
+    return going(title, "The rows next to it, compared with it.", parent)
+
+
+def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
+    """Kernels, operations or shapes that the other words name, as asked for."""
+    text, place = " ".join(asked.rest), _at(view, asked.steps)
+    if not can_look_through(run) or text.isdecimal():
+        return
+    limit = ""
+    if asked.limit:
+        words = [word for word in asked.rest if _names(run, word) is not None]
+        column = _column_named([word for word in asked.rest if word not in words])
+        if not (words and column):
+            return
+        text, limit = " ".join(words), f"{column.name}{asked.limit}"
+    named = _names(run, text)
+    if named is None:
+        return
+    by, wanted = named
+    if limit:
+        sort = f"{'-' if asked.limit[0] == '>' else ''}{limit.partition(asked.limit)[0]}"
+        shown = replace(with_view(place, "kernels"), by=by, filter=f"{wanted} {limit}", sort=sort)
+        yield going(f"{text} with {limit}", "Kernels by name.", shown)
+        return
+    where = f" of {_crumbs(asked.steps)}" if asked.steps else ""
+    if asked.split == "shape":
+        yield _of_shapes(run, place, asked, text, where)
+        return
+    if asked.order == "worst" and run.hardware is not None:
+        shown = replace(with_view(place, "lost"), by=by, filter=wanted)
+        yield going(f"{text}{where} by time lost to the roof", "The worst first.", shown)
+        return
+    shown = replace(with_view(place, "kernels"), by=by, filter=wanted)
+    if asked.statistic and f"{asked.statistic}_ns" in METRICS:
+        shown = replace(shown, sort=f"-{asked.statistic}_ns")
+        yield going(f"{asked.statistic} of {text}{where}", "In a column of the kernels.", shown)
+    elif asked.order:
+        shown = replace(shown, sort=_sorted(asked, "kernel_ns"))
+        first = "fastest" if asked.order == "shortest" else "slowest"
+        yield going(f"{text}{where}, {first} first", "By name.", shown)
+    elif not asked.statistic:
+        yield going(f"{text}{where}", "Its kernels by name, the longest first.", shown)
+
+
+def _names(run: Run, text: str) -> tuple[str, str] | None:
+    """The split of kernels and the filter that show what a text names; None: it names nothing."""
+    classes = [Offer(each, "", "") for each in sorted({*classes_of_names(run)})]
+    if found := [each.title for each in found_among(classes, text.split(), is_whole=True)]:
+        return "name", only("class", found)
+    meant = [
+        name
+        for name in run.table.operations
+        if all(f" {stem(word)}" in spaced(OPERATIONS.get(name, "")) for word in text.split())
+    ]
+    if meant:
+        return "operation", only("operation", meant)
+    with suppress(UsageError):
+        operations, kernels = names_found(run, text)
+        if operations or kernels:
+            return ("name" if kernels else "operation"), text
+    return None
+
+
+def _column_named(words: Sequence[str]) -> Metric | None:
+    """The registered column whose title has the words and little else."""
+    known = [Offer(each.title, "", "", name) for name, each in METRICS.items()]
+    found = found_among(known, words, is_whole=True)[:1] if words else []
+    return METRICS[found[0].argument] if found else None
+
+
+def _of_shapes(run: Run, place: View, asked: _Asked, text: str, where: str) -> Offer:
+    """Shapes of calls, those first that lose most time to their roof where roofs are known."""
+    name = f"{text} shapes".lstrip() + where
+    if asked.order == "worst" and run.hardware is not None:
+        shown = replace(with_view(place, "lost"), by="shape", filter=text)
+        return going(f"{name} by time lost to the roof", "The worst first.", shown)
+    shown = replace(with_view(place, "roofline"), filter=text)
+    return going(f"{name}, slowest first", "With their distance from the roof.", shown)
+
+
+def _tabs_there(view: View, asked: _Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
+    """Tabs that the other words name, of the place."""
+    place = _at(view, asked.steps)
+    known = (each for each in tabs if not each.lacks)
+    for tab in found_among(known, asked.rest, is_whole=True)[:_MOST_PLACES]:
+        name = "" if tab.argument == "explore" else tab.argument
+        title = f"{tab.title.split('  ')[-1]} of {_crumbs(asked.steps)}"
+        yield going(title, tab.why, with_view(place, name))
+
+
+def going(title: str, why: str, view: View) -> Offer:
+    return Offer(title, why, "go", address.render(view))
+
+
+def _crumbs(steps: Steps) -> str:
+    return ", ".join(crumb(level, label) for level, label in steps.items())
+
+
+def _at(view: View, steps: Steps) -> View:
+    """The place in the scope of a view, or the same place of another GPU, step and so on."""
+    place = replace(with_view(view, ""), sort="", filter="", columns=(), baseline=None)
+    for level, label in steps.items():
+        within = level in dict(place.scope)
+        place = at_level(place, level, label) if within else child_of(place, level, label)
+    return place
+
+
+def _times(run: Run, view: View, text: str) -> Iterator[Offer]:
+    """The timeline at a time: `1100 ms`, or of a place as `gpu 5 at 1100 ms`."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return
+    where, number, unit = found.groups()
+    asked = asked_in(run, where or "")
+    if where and (asked.rest or not asked.steps):
+        return
+    time = f"{number.replace(',', '')}{unit.replace('µ', 'u')}"
+    why = "The cursor of the timeline goes there: what runs, and what waits in the queue."
+    if not asked.steps:
+        yield Offer(f"Timeline at {number} {unit}", why, "at", time)
+        return
+    window = replace(ALL_TIME, at_ns=parse_time("at", time))
+    there = replace(with_view(_at(view, asked.steps), "timeline"), window=window)
+    yield going(f"Timeline of {_crumbs(asked.steps)} at {number} {unit}", why, there)
+
+
+def _clocks(text: str) -> Iterator[Offer]:
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return
+    clock = float(found[1].replace(",", "")) * (1000 if found[2] == "ghz" else 1)
+    if found[2] or _CLOCKS_MHZ[0] <= clock <= _CLOCKS_MHZ[1]:
+        why = "How long a step would take at this clock, by replay."
+        yield Offer(f"What if the clock were {clock:,.10g} MHz", why, "what_if", f"clock={clock:g}")
