@@ -86,10 +86,27 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
         from chopper_core.findings import checked
 
         known = checked(run, view)
-        return tuple(known.range_ns(*each) for each, _ in known.placed)
+        found = [known.range_ns(*each) for each, _ in known.placed]
+        # Without the whole its parts are gone, too: it saves at least what each of them does.
+        for part, (_, whole) in reversed([*enumerate(known.placed)]):
+            if whole is not None:
+                found[whole], found[part] = _nested(found[whole], found[part])
+        return tuple(found)
 
     kind = tuple[Ends, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
+
+
+def _nested(whole: Ends, part: Ends) -> tuple[Ends, Ends]:
+    """The ranges of a finding and of its part: the low end of the part's isn't above the whole's,
+    nor its high end."""
+    (low, high), (part_low, part_high) = whole, part
+    if low is None or high is None or part_low is None or part_high is None:
+        return whole, part
+    return (max(low, part_low), max(high, part_low)), (
+        part_low,
+        max(min(part_high, high), part_low),
+    )
 
 
 def _told_key(view: View) -> tuple[Hashable, ...]:
