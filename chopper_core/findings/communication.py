@@ -261,7 +261,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         wait = f"; {time(waiting)} of it is waiting for GPUs that come later, and the other "
         wait += f"{time(max(each - waiting, 0.0))} is what it costs"
     if not is_complete:
-        wait += "; collectives lack ranks in the traces, so that waiting for these isn't told apart"
+        wait += "; how much of it is waiting is unknown for collectives with missing ranks"
     share = percent(each / context.usual_ns)
     name = shortened(context.text("operation", largest))
     usual = " usual" * bool(context.irregular)

@@ -270,6 +270,11 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
             f"; with what else it does longer, its own work takes {time(own)}{context.each} more "
             f"than its peers'{wait}"
         )
+    if is_own and 0 < own < (1 - _FURTHER) * said:
+        wait = (
+            f"; since it does other things faster, its own work takes {time(own)}{context.each} "
+            f"more than its peers'{wait}"
+        )
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     evidence = context.with_view("ranks", sort=sort, **labels)

@@ -71,7 +71,7 @@ _PARTS: Final = {
     Cost.COMMUNICATION: ("exposed communication", "exposed_comm_ns"),
     Cost.COPIES: ("copies", "exposed_copy_ns"),
     Cost.HOST: ("idle before launch calls", "idle_host_ns"),
-    Cost.LAUNCH: ("idle time of another cause", "idle_launch_ns", "idle_unknown_ns"),
+    Cost.LAUNCH: ("idle after launch calls", "idle_launch_ns", "idle_unknown_ns"),
 }
 """Kind of time → its name, and its columns."""
 
@@ -142,6 +142,11 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
             each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
             found[part] = each / len(gpus)
         return found
+
+    def name(self, cost: Cost) -> str:
+        """A kind of time in a sentence; idle time without launch records isn't explained."""
+        sums = [int(self.context.by_iteration.sum(name).sum()) for name in _PARTS[Cost.LAUNCH][1:]]
+        return "unexplained idle" if cost == Cost.LAUNCH and sums[1] > sums[0] else _PARTS[cost][0]
 
     @cached_property
     def _by_host(self) -> tuple[Int64, Float64]:
@@ -225,7 +230,7 @@ def _which(iterations: Int64, places: Index) -> str:
 
 
 def _first_of(mostly: str) -> str:
-    return mostly.partition(", ")[0]
+    return mostly.removeprefix("mostly ").partition(", ")[0]
 
 
 def _title(which: str, is_one: bool, compared: str, why: str) -> str:
@@ -475,14 +480,14 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     doing, doing_ns = _doing(times, slow, usual, cost)
     if len(context.gpus) == 1:
         unit = unit.replace("per GPU and ", "per ").replace("per GPU", "")
-    mostly = f"mostly {_PARTS[cost][0]}, {time(grown[cost])} more {unit}".rstrip()
+    mostly = f"mostly {times.name(cost)}, {time(grown[cost])} more {unit}".rstrip()
     if doing:
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
     rest = {part: ns for part, ns in grown.items() if part != cost}
     next_one = max(rest, key=lambda part: rest[part])
     if rest[next_one] > _ALSO * grown[cost] > 0:
-        mostly += f", and {_PARTS[next_one][0]}, {time(rest[next_one])} more"
+        mostly += f", and {times.name(next_one)}, {time(rest[next_one])} more"
     changes = changes_of(grown)
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])

@@ -20,7 +20,7 @@ _LESS: Final = 0.1
 _MORE: Final = 0.01
 """The same of what saves more."""
 _WITHOUT: Final = {
-    Cost.HOST: "if its hosts took no time at all",
+    Cost.HOST: "if hosts took no time at all",
     Cost.LAUNCH: "without this idle time",
     Cost.COPIES: "if copies took no time at all",
     Cost.COMMUNICATION: "if compute hid all of it",

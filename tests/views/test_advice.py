@@ -21,7 +21,7 @@ CASES = (
     ("values read back in every layer", "module", "Keep the value on the GPU", "aten::item"),
     ("garbage collection on all GPUs", "module", "gc.freeze()", "gc.collect()"),
     ("data late on all GPUs", "module", "num_workers", "persistent_workers"),
-    ("an allocator that retries", "module", "the allocator asks the driver", "hip"),
+    ("an allocator that retries", "module", "an allocator without room", "hip"),
     ("copies from pageable memory", "module", "pin_memory=True", "HtoD"),
 )
 

@@ -47,8 +47,8 @@ CASES = (
         "at the end of the step",
         "at the end of the step",
     ),
-    ("data that take ever longer", "module", r"growing gradually from \S+ \S+ to", "data loading"),
-    ("a step that compiles", "module", "by compiling .* in step", "ompiling"),
+    ("data that take ever longer", "module", r"growing gradually from \S+ \S+ to", "Data loading"),
+    ("a step that compiles", "module", "by compiling .* in step", "Compiling"),
     ("experts of one GPU with more tokens", "fsdp", r"mostly in layers \d and \d \(mlp", "FLOPs"),
 )
 
@@ -69,5 +69,5 @@ def test_a_part_says_what_it_saves_alone_and_that_its_whole_saves_less() -> None
     saving = finding.saving_ns or 0.0
     part = replace(finding, saving_ns=saving, alone_ns=2 * saving)
     text = detail_of(known.context, part)
-    assert f"fixing it alone saves {time(2 * saving)}" in text
+    assert f"fixing this alone saves {time(2 * saving)}" in text
     assert f"saves only {time(saving)}" in text
