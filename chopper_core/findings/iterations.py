@@ -29,7 +29,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import in_short, one_line, shortened
 from chopper_core.graph.questions import bound_by_memory
-from chopper_core.model.phrases import by_number, longer, percent, recurrence, time
+from chopper_core.model.phrases import by_number, longer_by, percent, recurrence, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -240,7 +240,7 @@ def _title(which: str, is_one: bool, compared: str, why: str) -> str:
 
 def _as_long(factor: float, what: str) -> str:
     """How long something takes: `7.2 % longer than the median`, `4 times as long as the others`."""
-    text = longer(factor)
+    text = longer_by(factor)
     return f"{text} {'than' if text.endswith(' longer') else 'as'} {what}"
 
 
@@ -305,7 +305,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
         is_since = found.is_interval or when.startswith(" since")
         if is_since:
-            text = f"they take {longer(factor)}{when}"
+            text = f"they take {longer_by(factor)}{when}"
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
@@ -313,7 +313,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         short = short or f": {_first_of(mostly)}"
         title = _title(in_short("step", which), len(which) == 1, compared, short)
         if is_since:
-            title = one_line(f"steps take {longer(factor)}{when}", short)
+            title = one_line(f"steps take {longer_by(factor)}{when}", short)
         total = len(context.all_iterations)
         costs = "; the run's first step warms up, so that its time isn't counted as a cost"
         if not is_first:
@@ -390,7 +390,7 @@ def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
     which = numbers[places].tolist()
     analysed = numbers[rest].tolist()
     when = recurrence(first_equal(np.array(analysed), numbers[places]).tolist(), analysed)
-    compared = f"{longer(1 + grown / max(usual.of(compute), 1.0))}{when}"
+    compared = f"{longer_by(1 + grown / max(usual.of(compute), 1.0))}{when}"
     finding = context.finding(
         one_line(f"steps compute {compared}", short),
         f"steps compute {compared}, {time(grown)} more per GPU and step{why}; other differences "

@@ -125,7 +125,7 @@ def _sources(context: FindingsContext) -> Gaps:
             beyond = " beyond the ideal time of its FLOPs" * (AT_PEAK in context.table.measured)
             why += f"{beyond} ({percent(share)} of the time)"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
-        short = "what slows compute is unknown"
+        short = "nothing shows why compute is slow"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")
     title = f"no {' or '.join(lacks)}: {short}"
     yield title, f"without {' and '.join(lacks)}, {unknown}", evidence
@@ -199,7 +199,7 @@ def _launches(context: FindingsContext) -> Gaps:
     if unlinked >= UNLINKED.share * total:
         title = f"{percent(unlinked / total)} of activities have no launch record"
         if unlinked == total:
-            title = "no launch records: whether hosts are late is unknown"
+            title = "no launch records: nothing shows whether hosts are late"
         which = f"{unlinked:,} of {total:,} activities have no launch record"
         if unlinked == total:
             which = f"none of the {total:,} activities has a launch record"

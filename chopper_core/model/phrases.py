@@ -52,9 +52,11 @@ def percent(share: float) -> str:
     return scaled_text(100 * share, Unit.PERCENT)
 
 
-def longer(factor: float) -> str:
+def longer_by(factor: float) -> str:
     """How much longer something takes: `6.2 % longer`, from twice on `9.1 times as long`."""
-    return f"{factor:.1f} times as long" if factor >= _TWICE else f"{percent(factor - 1)} longer"
+    if factor < _TWICE:
+        return f"{percent(factor - 1)} longer"
+    return f"{factor:.1f} times as long" if factor < 10 else f"{factor:,.0f} times as long"
 
 
 def with_article(text: str) -> str:

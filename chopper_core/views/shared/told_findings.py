@@ -87,26 +87,18 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
 
         known = checked(run, view)
         found = [known.range_ns(*each) for each, _ in known.placed]
-        # Without the whole its parts are gone, too: it saves at least what each of them does.
-        for part, (_, whole) in reversed([*enumerate(known.placed)]):
-            if whole is not None:
-                found[whole], found[part] = _nested(found[whole], found[part])
+        for ((_, part), whose), (low, _) in zip(known.placed, tuple(found), strict=True):
+            if whose is None or low is None or part.together_ns is not None:
+                continue
+            # A whole saves no less than its part.
+            least, most = found[whose]
+            saving = known.placed[whose][0][1].saving_ns
+            if least is not None and saving is not None:
+                found[whose] = max(least, min(low, saving)), most
         return tuple(found)
 
     kind = tuple[Ends, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
-
-
-def _nested(whole: Ends, part: Ends) -> tuple[Ends, Ends]:
-    """The ranges of a finding and of its part: the low end of the part's isn't above the whole's,
-    nor its high end."""
-    (low, high), (part_low, part_high) = whole, part
-    if low is None or high is None or part_low is None or part_high is None:
-        return whole, part
-    return (max(low, part_low), max(high, part_low)), (
-        part_low,
-        max(min(part_high, high), part_low),
-    )
 
 
 def _told_key(view: View) -> tuple[Hashable, ...]:
