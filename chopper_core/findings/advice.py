@@ -214,7 +214,7 @@ def does(*causes: str) -> Condition:
 
     def holds(case: AdviceCase) -> Mapping[str, str] | None:
         what, name = case.host_cause
-        named = f" ({shortened(name)})" * bool(name)
+        named = f" ({shortened(name)})" if name else ""
         return {"what": what, "name": named} if what in causes else None
 
     return holds

@@ -264,7 +264,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         wait += "; how much of it is waiting is unknown for collectives with missing ranks"
     share = percent(each / context.usual_ns)
     name = shortened(context.text("operation", largest))
-    usual = " usual" * bool(context.irregular)
+    usual = " usual" if context.irregular else ""
     yield context.finding(
         one_line(
             f"exposed communication takes {share} of the{usual} step",

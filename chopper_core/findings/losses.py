@@ -112,7 +112,8 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     if name == "frequency_ns" and hardware is not None:
         mhz = (1 - size / max(_compute_ns(context, gpus), 1)) * hardware.clock_mhz
         title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz on average", where
-        why = "the GPU with the lowest clock sets the pace, and gains most" * (len(gpus) > 1)
+        if len(gpus) > 1:
+            why = "the GPU with the lowest clock sets the pace, and gains most"
     found = context.finding(
         one_line(*title),
         f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"

@@ -679,7 +679,7 @@ class Finding(Struct, frozen=True):
     why_more: str = ""
     """Why it may save more than it costs, where that isn't that waits get shorter."""
     see_also: str = ""
-    """The title of a finding that much of its time is in too, though it is no part of that."""
+    """The title of a finding that takes much of the same time and costs less than this one."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

@@ -70,7 +70,7 @@ def _why_saving(context: FindingsContext, finding: Finding) -> str:
             f"is a part of saves only {time(saving)}"
         )
     bound = is_bound(finding.remedy)
-    saves = f"saves{' at most' * bound} {time(saving)}"
+    saves = f"saves{' at most' if bound else ''} {time(saving)}"
     if context.share(abs(cost - saving)) < _LEAST or -_LESS * cost <= saving - cost <= _MORE * cost:
         return ""
     whose = "the GPUs" if len(context.gpus) > 1 else "the GPU"

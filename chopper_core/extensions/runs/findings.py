@@ -141,7 +141,7 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
         how += "; too few steps to know their noise"
     elif not equal:
         chance = max(float(speed.chances[1]), 0.001)
-        how += f", beyond noise ({'below ' * (chance == 0.001)}{percent(chance)} by chance)"
+        how += f", beyond noise ({'below ' if chance == 0.001 else ''}{percent(chance)} by chance)"
     what = f"{first.name} is the fastest: {_with_unit(first, speed.figure)}{on_gpus}, {how}"
     sizes = [figure_in(row, "gpus") for row in (first, second)]
     if sizes[0] != sizes[1] and np.isfinite(sizes).all():
