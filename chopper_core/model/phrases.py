@@ -12,6 +12,7 @@ from chopper_core.model.units import Unit, scaled_text, significant, time_text
 time: Final = time_text
 _LEAST_CHANGE: Final = 0.05
 """Of a change in %: less has no digit."""
+_TWICE: Final = 2.0
 _LARGE: Final = 1000
 """A mean number of things without decimals."""
 
@@ -57,6 +58,13 @@ def change_text(change: float, base: float) -> str:
     """A change in % of what it is from, with its sign; one too small for a digit says so."""
     share = 100 * change / base
     return f"{share:+.1f} %" if abs(share) >= _LEAST_CHANGE else "below 0.1 %" if share else "0 %"
+
+
+def longer_by(factor: float) -> str:
+    """How much longer something takes: `6.2 % longer`, from twice on `9.1 times as long`."""
+    if factor < _TWICE:
+        return f"{percent(factor - 1)} longer"
+    return f"{factor:.1f} times as long" if factor < 10 else f"{factor:,.0f} times as long"
 
 
 def with_article(text: str) -> str:
