@@ -42,6 +42,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, Progress
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
@@ -196,6 +197,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         is_whole = whole.done() and whole.exception() is None and whole.result() is screen.run
         is_complete = self._is_settled and is_whole
         is_complete &= not (screen.frame.is_pending or screen.steps.is_busy)
+        is_complete &= not (isinstance(screen.run, SeveralRuns) and screen.run.waiting(wait=False))
         is_quiet = not (says or self._opening.notice or self.follower)
         return self.screen is screen and is_complete and is_quiet
 
@@ -529,6 +531,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Tell the explorer when files of the run change, until the app is left."""
         told, pause = "", self.POLL_S
         rung: Sequence[AlarmEvent] = ()
+        rings: AlarmEvent | None = None  # What was said of it stays until it holds no more.
+        said_of_it = ""
         while not self._left.wait(pause):
             began = monotonic()
             follower, news = self.follower, ""
@@ -548,7 +552,11 @@ class ChopperApp(App[None], inherit_bindings=False):
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
-                    self.call_later(self._alarm, new[-1].text)
+                    rings, said_of_it = new[-1] if new[-1].holds else None, new[-1].text
+                    self.call_later(self._alarm, said_of_it)
+                if rings is not None and not rings.holds:
+                    rings = None
+                    self.call_later(self._end_alarm, said_of_it)
                 rung = recent.events
             told = news
             every = self.POLL_S if follower is None else follower.every_s
@@ -565,6 +573,12 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.bell()
         for screen in self._explorers:
             screen.say(text, error=True)
+
+    def _end_alarm(self, text: str) -> None:
+        """Take away what was said of an alarm that is over; a line among others names it still."""
+        for screen in self._explorers:
+            if screen.status.message == text:
+                screen.say("")
 
     @property
     def _explorers(self) -> list[Explorer]:

@@ -64,7 +64,10 @@ class Threshold(Struct, frozen=True):
 def threshold(text: str) -> Threshold:
     """Declare a threshold: `name | value | unit`, and in the lines below it why."""
     heading, *why = text.splitlines()
-    name, value, unit = (part.strip() for part in heading.split("|"))
+    parts = [part.strip() for part in heading.split("|")]
+    if len(parts) != 3:
+        raise ValueError(f"a threshold begins with `name | value | unit`, not {heading!r}")
+    name, value, unit = parts
     return Threshold(name, float(value), unit, " ".join(map(str.strip, why)))
 
 

@@ -346,16 +346,19 @@ def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
     which may change then.
     """
-    # A layout changes a row, not what is read.
-    state = key_of(name, overrides) + overrides.parallel
-    return Kept(_place(kind, name, overrides), state)
+    return _kept_at(_place(kind, name, overrides), name, overrides)
 
 
 def recalled(kind: str, name: str, of: type[T], overrides: Overrides = NO_OVERRIDES) -> T | None:
     """The figures of a run that are kept; None without. Only where there are some of another state,
     the run's files are looked at."""
-    is_there = os.path.exists(_place(kind, name, overrides))
-    return kept(kind, name, overrides).recall(of) if is_there else None
+    place = _place(kind, name, overrides)
+    return _kept_at(place, name, overrides).recall(of) if os.path.exists(place) else None
+
+
+def _kept_at(place: Path, name: str, overrides: Overrides) -> Kept:
+    # A layout changes a row, not what is read.
+    return Kept(place, key_of(name, overrides) + overrides.parallel)
 
 
 def _place(kind: str, name: str, overrides: Overrides) -> Path:

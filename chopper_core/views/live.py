@@ -173,11 +173,11 @@ def answer(run: Run, view: View) -> ViewResult:
             notes=tuple(filter(None, [run.recent.lacks if run.recent is not None else ""])),
             charts=(
                 *_history(measured, gpus[0], float(limit[0]), (end_ns, seconds)),
-                *_below(_process_cards(run, view, gpus)),
+                *_below((), _process_cards(run, view, gpus)),
             ),
         )
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
-    cards = (*_cards(run, view, steps, gpus), *_process_cards(run, view, gpus))
+    cards = _below(_cards(run, view, steps, gpus), _process_cards(run, view, gpus))
     bars = _step_bars(view, job, steps)
     lanes = tuple(replace(each, steps=bars) for each in lanes)
     return table_view(
@@ -191,12 +191,14 @@ def answer(run: Run, view: View) -> ViewResult:
             *_job_headline(run),
             *run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         ),
-        charts=(*(lanes or ((bars,) if bars else ())), *_below(cards)),
+        charts=(*(lanes or ((bars,) if bars else ())), *cards),
     )
 
 
-def _below(cards: tuple[Card, ...]) -> tuple[Cards, ...]:
-    return (Cards("alarms and findings", cards),) if cards else ()
+def _below(cards: tuple[Card, ...], processes: tuple[Card, ...]) -> tuple[Cards, ...]:
+    """One panel of them all, with their name."""
+    title = ", ".join(["alarms and findings"] * bool(cards) + ["processes"] * bool(processes))
+    return (Cards(title, (*cards, *processes)),) if title else ()
 
 
 def _history_of(view: View, gpu: int) -> View:

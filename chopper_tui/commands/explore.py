@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from chopper_core.ingest.follow import Follower
     from chopper_core.model.run import Run
     from chopper_core.util.progress import Progress
+    from chopper_core.views.frame import Frame
 
 
 def address_of(runs: list[str]) -> str:
@@ -136,10 +137,30 @@ def print_once(address: str, options: Namespace) -> int:
         sleep(follower.every_s)
         follower.tail()
         frame = query(follower.run or run, view)
-        write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
+        is_of_node = "feeds" in options
+        frame = _without_addresses(frame) if is_of_node else frame
+        text = printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii))
+        if is_of_node:
+            *lines, _ = text.splitlines()
+            text = escape_lines("\n".join([*lines, "chopper live", ""]))
+        write(text)
     finally:
         follower.close()
     return 0
+
+
+def _without_addresses(frame: Frame) -> Frame:
+    """The frame of a run whose folder goes with the command: nothing leads to it."""
+    from chopper_core.model.charts import Cards
+
+    charts = [
+        replace(each, cards=tuple(replace(card, address="") for card in each.cards))
+        if isinstance(each, Cards)
+        else each
+        for each in frame.charts
+    ]
+    view = replace(frame.view, run=Path(frame.view.run).name)
+    return replace(frame, view=view, charts=tuple(charts))
 
 
 def _write_lines(view: View, options: Namespace) -> int:

@@ -242,7 +242,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
     opens_with = "enter"
 
     def body_lines(self, chart: GpuLanes) -> int:
-        return _ROWS_AROUND + len(chart.labels) + (_STEP_LINES[0] if chart.steps else 0)
+        return _ROWS_AROUND + len(chart.labels) + (_STEP_LINES[0] if chart.steps else 1)
 
     def _most_lines(self, chart: GpuLanes) -> int:
         """With the chart of steps as high as it gets: of few of them it says no more by that."""
@@ -385,7 +385,8 @@ _NEAR: Final = 5.0
 _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6
-"""Of the bars of steps: what they want, and how many more they take."""
+"""Of the bars of steps with their title: what they want, and how many more they take. Without bars
+the first line is that of the time and the limits."""
 _MANY_STEPS: Final = 24
 """Steps from which their bars take more lines."""
 _TALLEST: Final = 4

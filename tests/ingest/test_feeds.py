@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -424,3 +425,16 @@ def test_live_has_what_the_library_knows_of_each_gpu(
             query(opened, parse(f"{run}:?view=live&of=gpu:99"))
     finally:
         follower.close()
+
+
+def test_live_once_prints_rows_and_no_address_of_its_folder(tmp_path: Path) -> None:
+    home = {"XDG_CACHE_HOME": str(tmp_path), "STAND_IN": json.dumps({"gpus": 2})}
+    places = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'record' / 'stand_ins'}"}
+    command = [sys.executable, "-m", "chopper_tui", "live", "--once"]
+    done = subprocess.run(
+        command, env={**os.environ, **home, **places}, capture_output=True, text=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0].endswith(" › live") and lines[-1] == "chopper live"
+    assert not any("/chopper-live-" in line or "chopper show" in line for line in lines)
+    assert [line.split()[0] for line in lines if "AMD Instinct MI300X" in line] == ["0", "1"]
