@@ -244,8 +244,6 @@ def many_small(case: AdviceCase) -> Mapping[str, str] | None:
     return {"launches": f"{case.launches:,.0f}", "where": where}
 
 
-_IN_MAIN: Final = "_SingleProcess"
-"""In the name of a DataLoader's iterator that has no workers."""
 _FUSED: Final = re.compile(r"fused_?(?:adam|sgd|optim)|FusedAdam|multi_tensor|foreach", re.I)
 
 
@@ -319,13 +317,25 @@ def comm_is(pattern: str, *phases: Phase) -> Condition:
     return holds
 
 
-def gathers_of_fsdp(*phases: Phase) -> Condition:
+def _by_wrapper(case: AdviceCase, of_second: str, of_first: str, of_ddp: str = "") -> str:
+    """What fits the wrapper that the trace names: fully_shard (FSDP 2), FSDP 1, or DDP, if one is
+    given; all where it names none."""
+    names = (*case.context.table.operations, *case.context.table.names)
+    ways = {"FSDP::": of_second, "FullyShardedDataParallel.": of_first}
+    ways |= {"DistributedDataParallel.": of_ddp} if of_ddp else {}
+    known = [way for name, way in ways.items() if any(each.startswith(name) for each in names)]
+    return ", or ".join(known or ways.values())
+
+
+def gathers_of_fsdp(phase: Phase, of_second: str, of_first: str) -> Condition:
     """Much exposed communication gathers parameters in a phase, and gradients are scattered."""
 
     def holds(case: AdviceCase) -> Mapping[str, str] | None:
         operations = " ".join(case.context.table.operations)
         has_both = re.search(r"reduce_?scatter", operations, re.I)
-        return comm_is(r"all_?gather", *phases)(case) if has_both else None
+        if not has_both or comm_is(r"all_?gather", phase)(case) is None:
+            return None
+        return {"how": _by_wrapper(case, of_second, of_first)}
 
     return holds
 
@@ -335,7 +345,14 @@ def several_reductions(case: AdviceCase) -> Mapping[str, str] | None:
     name, phase, _ = next(iter(case.exposed_comm), ("", NO_LABEL, 0.0))
     if not re.search(r"reduce", name, re.I) or phase != Phase.BACKWARD:
         return None
-    return {"name": shortened(name)} if _microsteps(case) else None
+    if not _microsteps(case):
+        return None
+    ways = (
+        "set_requires_gradient_sync(False) of fully_shard",
+        "no_sync() in FSDP",
+        "no_sync() in DDP",
+    )
+    return {"name": shortened(name), "how": _by_wrapper(case, *ways)}
 
 
 def small_buckets(case: AdviceCase) -> Mapping[str, str] | None:
@@ -484,15 +501,13 @@ ADVICE: Final = (
     ),
     Advice(
         (),
-        "Set num_workers of the DataLoader, which loads in the main process now, with "
-        "prefetch_factor, persistent_workers=True and pin_memory=True.",
-        calls(_IN_MAIN, "data loading"),
+        "Set num_workers of the DataLoader: it has none, and loads in the main process.",
+        calls(r"SingleProcessDataLoader", "data loading"),
     ),
     Advice(
         (),
-        "Raise num_workers and prefetch_factor of the DataLoader, with persistent_workers=True and "
-        "pin_memory=True.",
-        calls(rf"^(?!.*{_IN_MAIN})", "data loading"),
+        "Raise num_workers and prefetch_factor of the DataLoader, with persistent_workers=True.",
+        calls(r"^(?!.*SingleProcessDataLoader)", "data loading"),
     ),
     Advice(
         ("straggler", "late-host"),
@@ -589,21 +604,26 @@ ADVICE: Final = (
     ),
     Advice(
         ("exposed",),
-        "Gather the parameters of forward earlier, where modules run in a fixed order: "
-        "set_modules_to_forward_prefetch of fully_shard, or forward_prefetch=True in FSDP1. Or "
-        "shard larger units.",
-        gathers_of_fsdp(Phase.FORWARD),
+        "Gather parameters earlier in forward, where modules run in a fixed order: {how}; or wrap "
+        "larger units.",
+        gathers_of_fsdp(
+            Phase.FORWARD,
+            "set_modules_to_forward_prefetch of fully_shard",
+            "forward_prefetch=True in FSDP if the host is late",
+        ),
     ),
     Advice(
         ("exposed",),
-        "Gather the parameters of backward earlier: set_modules_to_backward_prefetch of "
-        "fully_shard, or backward_prefetch=BackwardPrefetch.BACKWARD_PRE in FSDP1.",
-        gathers_of_fsdp(Phase.BACKWARD),
+        "Gather parameters earlier in backward: {how}; or wrap larger units.",
+        gathers_of_fsdp(
+            Phase.BACKWARD,
+            "set_modules_to_backward_prefetch of fully_shard",
+            "backward_prefetch=BackwardPrefetch.BACKWARD_PRE in FSDP",
+        ),
     ),
     Advice(
         ("exposed",),
-        "Skip {name} until the last micro-step: no_sync() in DDP and FSDP, "
-        "set_requires_gradient_sync(False) of fully_shard.",
+        "Skip {name} until the last micro-step: {how}.",
         several_reductions,
     ),
     Advice(

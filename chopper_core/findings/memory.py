@@ -51,7 +51,7 @@ def _finding(
     at = View(context.view.run, name="memory")
     if of_log or not len(context.run.side(MemoryEvents)):
         at = View(context.view.run, name="training", sort="-logged_memory_bytes")
-    return context.finding(title, detail, at, Cost.UNKNOWN, None, is_repeated=is_repeated)
+    return context.finding(one_line(title), detail, at, Cost.UNKNOWN, None, is_repeated=is_repeated)
 
 
 def _held(context: FindingsContext) -> list[HeldMemory]:
