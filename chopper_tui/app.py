@@ -42,12 +42,14 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, Progress
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.driver import INTERRUPT, TerminalDriver
 from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key
+from chopper_tui.last_screen import LastScreen
 from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData, screen_data
@@ -66,6 +68,12 @@ EXCEEDED = 4
 _MAX_TYPED = 1000
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
+_KEEPS_AFTER_S = 1.0
+"""Seconds after the first paint at which a first screen is kept, unless a key comes before."""
+_COMPLETE_S = 0.1
+"""Seconds after which the parts that follow a first paint are there."""
+_KEPT_PATIENCE_S = 2.0
+"""Seconds of opening a run after which its progress replaces the screen as it was seen last."""
 _JOIN_S = 0.05
 """Seconds between tries to show the rest of a run."""
 
@@ -148,7 +156,50 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._is_ending = False
         """Whether a signal or Ctrl-C ends it: keys that wait are not performed."""
         self._typed: deque[str] = deque(maxlen=_MAX_TYPED)
+        self._last: LastScreen | None = None
+        """Where the first screen is kept, until it is or can't be."""
+        self._is_settled = False
+        """Whether the first screen of the run was drawn."""
+        self._size_of_last: Size | None = None
+        """That of the terminal while it shows the first screen as it was seen last: nothing is
+        drawn until all of it is there, so that no part vanishes for a moment."""
         self._crashed_at = start
+
+    def draw_over(self, last: LastScreen) -> None:
+        """Draw over a screen that the terminal shows, and keep the one of this time."""
+        self._last, self._size_of_last = last, Size(*last.size) if last.lines else None
+        self._shown.put(last.lines)
+
+    def _is_size_of_last(self, size: Size) -> bool:
+        """Whether the app learns at its start of the size that the terminal has."""
+        return size == self._size_of_last
+
+    def _draw_over_last(self) -> None:
+        if self._size_of_last and self._is_settled:
+            self._size_of_last = None
+            self.screen.refresh()
+
+    def _keep_screen(self) -> None:
+        """Keep the first screen once it is complete, before anything is typed."""
+        last, screen = self._last, self._explorers[0] if self._explorers else None
+        if last is None or screen is None:
+            return
+        if not self._is_first_screen(screen):
+            self.set_timer(_KEEPS_AFTER_S, self._keep_screen)
+            return
+        self._last, lines = None, self._shown.lines(*self.size)
+        if lines and lines != last.lines:
+            self._behind(self._opening.keep, last, lines)
+
+    def _is_first_screen(self, screen: Explorer) -> bool:
+        """Whether a screen is complete, and says nothing of this start alone."""
+        whole, says = self._opening.whole, self.config.is_first or self.config.warnings
+        is_whole = whole.done() and whole.exception() is None and whole.result() is screen.run
+        is_complete = self._is_settled and is_whole
+        is_complete &= not (screen.frame.is_pending or screen.steps.is_busy)
+        is_complete &= not (isinstance(screen.run, SeveralRuns) and screen.run.waiting(wait=False))
+        is_quiet = not (says or self._opening.notice or self.follower)
+        return self.screen is screen and is_complete and is_quiet
 
     @property
     def inks(self) -> Inks:
@@ -182,8 +233,13 @@ class ChopperApp(App[None], inherit_bindings=False):
         """
         if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
-        if isinstance(event, events.Resize):
+        if isinstance(event, events.InputEvent):
+            self._draw_over_last()
+            self._keep_screen()
+            self._last = None
+        if isinstance(event, events.Resize) and not self._is_size_of_last(event.size):
             self._shown.forget()
+            self._draw_over_last()
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
                 self.screen.clear_message()
@@ -286,8 +342,9 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def get_default_screen(self) -> Screen[None]:
         self._opening.begin()
-        if self._opening.is_there(self.PATIENCE):
+        if self._opening.is_there(_KEPT_PATIENCE_S if self._size_of_last else self.PATIENCE):
             return self._explorer(*self._opening.result())
+        self._size_of_last = None
         from chopper_tui.widgets.dialogs import LoadingScreen
 
         self._loading = LoadingScreen(self._start.run)
@@ -320,7 +377,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.refresh(layout=True)
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        super()._display(screen, self._shown.changes(renderable))
+        if not self._size_of_last:
+            super()._display(screen, self._shown.changes(renderable))
 
     def on_resize(self) -> None:
         """Check again later: of several changes at once the last may be missed."""
@@ -391,7 +449,10 @@ class ChopperApp(App[None], inherit_bindings=False):
         explorer.call_after_refresh(self._settle, explorer.run, self._opening.whole)
 
     def _settle(self, shown: Run, whole: Future[Run]) -> None:
+        self._is_settled = True
+        self.set_timer(_COMPLETE_S, self._draw_over_last)
         self._behind(self._complete, shown, whole)
+        self.set_timer(_KEEPS_AFTER_S, self._keep_screen)
         if not gc.isenabled():  # The start does without; what it made is exempt.
             gc.freeze()
             gc.enable()
@@ -470,6 +531,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Tell the explorer when files of the run change, until the app is left."""
         told, pause = "", self.POLL_S
         rung: Sequence[AlarmEvent] = ()
+        rings: AlarmEvent | None = None  # What was said of it stays until it holds no more.
+        said_of_it = ""
         while not self._left.wait(pause):
             began = monotonic()
             follower, news = self.follower, ""
@@ -485,11 +548,15 @@ class ChopperApp(App[None], inherit_bindings=False):
                 recent = follower.recent
                 holding, problem = len(recent.open_alarms), problem or follower.problem
                 alarms = f"{holding} alarm{'s' if holding > 1 else ''}" if holding else ""
-                said = (alarms, follower.beside, follower.deleted, problem, recent.age(time()))
+                said = (alarms, follower.beside, recent.gone, problem, recent.age(time()))
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
-                    self.call_later(self._alarm, new[-1].text)
+                    rings, said_of_it = new[-1] if new[-1].holds else None, new[-1].text
+                    self.call_later(self._alarm, said_of_it)
+                if rings is not None and not rings.holds:
+                    rings = None
+                    self.call_later(self._end_alarm, said_of_it)
                 rung = recent.events
             told = news
             every = self.POLL_S if follower is None else follower.every_s
@@ -506,6 +573,12 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.bell()
         for screen in self._explorers:
             screen.say(text, error=True)
+
+    def _end_alarm(self, text: str) -> None:
+        """Take away what was said of an alarm that is over; a line among others names it still."""
+        for screen in self._explorers:
+            if screen.status.message == text:
+                screen.say("")
 
     @property
     def _explorers(self) -> list[Explorer]:

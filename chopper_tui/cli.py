@@ -23,6 +23,7 @@ from chopper_core.util.progress import Cancelled
 from chopper_tui import __version__, terminal
 from chopper_tui.commands import COMMANDS, PROGRAM, command_module
 from chopper_tui.commands.output import keep_input, tell, write
+from chopper_tui.last_screen import last_screen
 from chopper_tui.terminal import remark
 
 _MAX_RECENT: Final = 10
@@ -131,7 +132,7 @@ def _main(given: list[str]) -> int:
         given = _with_debug(given)
         if not sys.warnoptions and not debug.target:
             warnings.simplefilter("ignore")  # They are for developers: `--debug` or `python -W`.
-        with debug.timed("the command"):
+        with debug.timed("the command"), last_screen(given):
             return _dispatch(given)
     except Exception as error:
         terminal.raise_taken()

@@ -20,6 +20,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key
 
 from chopper_tui import terminal
+from chopper_tui.last_screen import ENTER, own_screen
 from chopper_tui.terminal_input import TerminalInput, Typed
 from chopper_tui.textual_internals import MessageParser
 
@@ -60,6 +61,9 @@ class TerminalDriver(LinuxDriver):
         loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
     def write(self, data: str) -> None:
+        last = own_screen()
+        if data == ENTER and last is not None and last.take():
+            return  # The terminal shows the screen already, and might clear it.
         self._queue(terminal.understood(data) if self._is_old else data)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from threading import Event, Thread
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from chopper_core.model.view import View
     from chopper_core.util.atomic import FileState
     from chopper_tui.history import Columns
+    from chopper_tui.last_screen import LastScreen, Lines
     from chopper_tui.screen_data import ScreenData
 
     Opened = tuple[Run, ScreenData, Columns]
@@ -89,6 +91,21 @@ class Opening:
             self.files.note(self._before)
             self.joins = True
             self._opened.set_result(self._screen_of(run))
+
+    def keep(self, last: LastScreen, lines: Lines) -> None:
+        """Keep the first screen with the states of all files that it was made of."""
+        from chopper_core.ingest.cache import is_as_started, program_files
+        from chopper_core.model.hardware import is_file, own_file
+        from chopper_tui.config import config_path, state_path
+        from chopper_tui.last_screen import states_now
+
+        if self.files.news() or not is_as_started():
+            return
+        hardware = self._start.overrides.hardware
+        given = [os.path.expanduser(hardware)] if is_file(hardware) else []
+        settings = config_path(), state_path("columns"), state_path("layout"), own_file()
+        others = states_now((*given, *settings, *program_files(), *self.files.folders()))
+        last.keep(lines, {**others, **self.files.known})
 
     def reload(self) -> Run:
         """Read the run again, and let go of what was read first, with what still joins it."""

@@ -226,13 +226,23 @@ def take_attributes() -> list[Any] | None:
     return attributes
 
 
+def give_keys_back() -> None:
+    """Undo what `keys_kept` has changed, unless the app has taken the terminal over."""
+    if (before := take_attributes()) is not None:
+        with suppress(OSError, ValueError, termios.error):
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)
+
+
 @contextmanager
 def keys_kept() -> Iterator[None]:
     """Let keys wait in the terminal for the app as they come, without an echo.
 
-    Ctrl+C interrupts; Ctrl+Z and Ctrl+\\ wait as other keys do.
+    Ctrl+C interrupts; Ctrl+Z and Ctrl+\\ wait as other keys do. Within itself it changes nothing.
     """
     global _before
+    if _before is not None:
+        yield
+        return
     try:
         terminal = sys.stdin.fileno()
         if os.tcgetpgrp(terminal) == os.getpgrp():
@@ -250,9 +260,7 @@ def keys_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if (before := take_attributes()) is not None:
-            with suppress(OSError, ValueError, termios.error):
-                termios.tcsetattr(terminal, termios.TCSANOW, before)
+        give_keys_back()
 
 
 def remark(text: str) -> None:

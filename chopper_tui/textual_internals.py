@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rich.cells import get_character_cell_size
@@ -35,6 +37,7 @@ from chopper_core.render.drawing import GROUNDS, alone
 from chopper_core.render.palette import mixed
 from chopper_core.util.escape import printable
 from chopper_core.util.patterns import late
+from chopper_tui.last_screen import Lines
 from chopper_tui.terminal_input import ESCAPE, Pasted, Typed
 
 if TYPE_CHECKING:
@@ -55,6 +58,24 @@ class ShownCells:
 
     def forget(self) -> None:
         self._lines.clear()
+
+    def put(self, lines: Lines) -> None:
+        """Take lines as those that the terminal shows."""
+        self._lines = {
+            y: [(char, codes) for text, codes in line for char in text]
+            for y, line in enumerate(lines)
+        }
+
+    def lines(self, width: int, height: int) -> Lines:
+        """The lines that the terminal shows; none where a cell isn't known."""
+        found = []
+        for y in range(height):
+            cells = self._lines.get(y, [])[:width]
+            if any(cell is None for cell in cells):
+                return ()
+            runs = groupby(filter(None, cells), key=itemgetter(1))
+            found.append([("".join(char for char, _ in run), codes) for codes, run in runs])
+        return found
 
     def changes(self, update: Any) -> Any:
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)

@@ -208,7 +208,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "tokens/s per GPU": {"throughput headline": "^# tok/s"},
     "token time": {"throughput headline": "^# a token"},
     "token energy": {"power headline": "· # a token"},
-    "MFU": {"overview headline": "· # of peak", "live headline": "· # of peak"},
+    "MFU": {"overview headline": "· MFU #", "live headline": "· MFU #"},
     "exposed communication": {
         "findings sentence": "^exposed communication takes # per (?:GPU and )?step"
     },

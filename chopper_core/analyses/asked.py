@@ -308,8 +308,7 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         spread = 0.0
         if len(by_step) > 1:
             share = float(replays.weight[changed].sum())
-            each = share * float(by_step.std(ddof=1)) / len(by_step) ** 0.5
-            spread = questions.student(len(by_step)) * each
+            spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
         measured = steady.times.mean_ns
         doubt = max(spread, replays.error(saved)) + abs(saving * steady.error_ns) / measured
         less, more = self._paced_ns(saved)

@@ -8,16 +8,18 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.rows import Partition
-from chopper_core.columns import METRICS, Scope, Values, columns, is_measured
+from chopper_core.columns import METRICS, Scope, Values, columns, is_measured, worded
 from chopper_core.model.column_names import BLOCK, GRID
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Mask
+from chopper_core.work.kernel_classes import classes_of_names
 
 COLUMNS: Final = columns(
     """
     class | | class
-        The class of the kernel by its name: gemm, attention, elementwise …
+        The class of the kernel by its name: gemm, attention, elementwise … Of several kernels that
+        of the one with most time.
 """
 )
 _MEASURED: Final = ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
@@ -58,6 +60,16 @@ def columns_of_kernels(
     # Of several kernels together what they were launched with says less than how they ran.
     ran = [] if words else measured[:1]
     return [*dict.fromkeys((*first, *ran, *launched, *more, "elapsed_ns", "max_ns", "kernels"))]
+
+
+def main_classes(run: Run, rows: Partition) -> Values:
+    """The class of the kernel with most time in each row, so that a filter finds rows by it."""
+    classes = classes_of_names(run)
+    parts, row = rows.nodes.split(("kernel",))
+    codes, found = parts.codes("kernel"), dict[int, str]()
+    for place in np.argsort(-parts.sum("duration_ns"), kind="stable").tolist():
+        found.setdefault(int(row[place]), classes[codes[place]])
+    return worded([found.get(each) for each in range(len(rows.labels))])
 
 
 def known_figures(scope: Scope, names: Sequence[str]) -> list[str]:

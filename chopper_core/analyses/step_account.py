@@ -254,7 +254,7 @@ def _figures(step: Step) -> dict[str, _Fact]:
     kernels = step.tree.split(step.view.path, ("operation", "kernel"))
     if THEORY in whole and not unknown_flops(kernels):
         mark = "~" if THEORY in step.divided else ""
-        found["peak"] = _Fact(step.of_peak_pct, _percent, mark, " of peak", is_share=True)
+        found["peak"] = _Fact(step.of_peak_pct, _percent, f"MFU {mark}", is_share=True)
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)

@@ -18,6 +18,7 @@ from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.grouping import grouped_by
+from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin, plugins
 
 DEFAULT_COLUMNS: Final = (
@@ -39,6 +40,12 @@ _OWN: Final = tuple(METRICS)
 """The columns of this package, which is imported whole before this module; those of analyses follow
 in any order."""
 NO_TRACE: Final = "the run has telemetry alone: no activity of a GPU was traced"
+_THE_MORE_THE_BETTER: Final = late(
+    r"(\w+_)?(roof|peak|achievable|hit|clean|busy|occupancy|util|mfu|hfu|theoretical|theory|hidden"
+    r"|efficiency|bandwidth|coalescing|active)_pct|(?!roof)\w*(tflops|tbps)|(bus|algo|got)_gbps"
+    r"|\w*mhz|\w*tokens_per_\w+|throughput_x|name"
+)
+"""Columns whose small figures need attention; names go from A to Z."""
 ENERGY_NAME: Final = "energy_j"
 NO_COUNTERS: Final = (
     "the run has no hardware counters (rocprofv3 --pmc …, in files next to the traces)"
@@ -105,17 +112,20 @@ def find_column(text: str, known: Iterable[Metric]) -> tuple[Metric, float] | No
     """
     wanted = _spelling(text)
     titled: tuple[Metric, float] | None = None
+    bare: Metric | None = None
     for metric in known:
         title = _spelling(metric.title)
         if wanted == metric.name.lower():
             return metric, 0.0
         if wanted == title or (wanted == "%" and metric.title.startswith("% of ")):
             titled = titled or (metric, 0.0)
+        elif wanted == title.strip("%"):
+            bare = bare or metric  # `roof<57` of % roof
         elif wanted.startswith(title):
             for scale in metric.unit.scales if isinstance(metric.unit, Unit) else ():
                 if scale.text and wanted == title + _spelling(scale.text):
                     titled = titled or (metric, scale.divisor)
-    return titled
+    return titled if titled is not None or bare is None else (bare, 0.0)
 
 
 def _spelling(text: str) -> str:
@@ -136,6 +146,12 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
             text = text.replace(name, column[0].name) if column else text
         found.append(text)
     return tuple(found)
+
+
+def worst_first(name: str) -> str:
+    """The sort by a column, of which what needs attention comes first: the smallest share of a
+    roof, the largest time."""
+    return name if _THE_MORE_THE_BETTER.fullmatch(name) else f"-{name}"
 
 
 def nearest_names(name: str) -> str:

@@ -349,7 +349,10 @@ def _parsed(text: str, missing: str, source: str) -> Metric:
     comes from. Raises ValueError for an unknown unit or reduction.
     """
     heading, *lines = text.splitlines()
-    name, unit, title, *flags = (part.strip() for part in heading.split("|"))
+    name, *stated = (part.strip() for part in heading.split("|"))
+    if len(stated) < 2:
+        raise ValueError(f"a column begins with `name | unit | title`, not {heading!r}")
+    unit, title, *flags = stated
     parts = {"": "", "missing": missing, "source": source}
     key = ""
     for line in map(str.strip, lines):

@@ -44,6 +44,7 @@ MODULES: Final = (
     "communication",
     "hosts",
     "losses",
+    "efficiency",
     "operations",
     "iterations",
     "beside",

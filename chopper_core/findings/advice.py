@@ -24,6 +24,7 @@ from chopper_core.graph.collectives import comm_rows
 from chopper_core.model.phrases import by_number, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.util import plugins
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import combined, distinct, run_sizes, run_starts, sums_of
@@ -37,6 +38,9 @@ LARGE_SHARE: Final = 0.1
 """Of the step, which idle time before many launches takes at least."""
 MUCH_COMM: Final = 0.2
 """Of exposed communication: a kind with less is not the one to change first."""
+MANY_BUCKETS: Final = 16
+SMALL_BUCKET: Final = 20 << 20
+"""Bytes: less than the default of bucket_cap_mb, 25 MiB."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
 _LEAST_GAIN: Final = 0.001
@@ -145,6 +149,9 @@ def advice_for(
     case, found = AdviceCase(context, rule, finding), list[str]()
     if group_of(rule, finding) == Group.UNKNOWN and finding.cost_ns is None:
         return ()
+    saves_nothing = finding.is_replayed and context.share(finding.worth_ns or 0.0) < _LEAST_GAIN
+    if saves_nothing and finding.together_ns is None:
+        return ()
     for advice in (*ADVICE, *_plugin_advice()):
         if advice.rules and rule.name not in advice.rules:
             continue
@@ -169,7 +176,7 @@ def _gain(context: FindingsContext, worth: Worth, question: str) -> str:
     answer = worth.answer(question)
     if answer is None or context.share(answer.saving_ns) < _LEAST_GAIN:
         return ""
-    return f" (about {time(answer.saving_ns)} a step: what-if '{question}')"
+    return f"; a step then takes about {time(answer.saving_ns)} less (what-if '{question}')"
 
 
 @cache
@@ -313,6 +320,21 @@ def several_reductions(case: AdviceCase) -> Mapping[str, str] | None:
     return {"name": shortened(name)} if _microsteps(case) else None
 
 
+def small_buckets(case: AdviceCase) -> Mapping[str, str] | None:
+    """Gradients go in many all-reduces of a few MB, as buckets are far below DDP's 25 MB."""
+    if comm_is(r"all_?reduce", Phase.BACKWARD)(case) is None:
+        return None
+    table = case.context.table
+    rows = comm_rows(table, case.context.compared)
+    rows = rows[case.context.node.holds(rows) & (table.phase[rows] == Phase.BACKWARD)]
+    rows = rows[table.bytes[rows] > 0]
+    number = len(rows) / max(case.context.spots, 1)
+    if number < MANY_BUCKETS or not table.bytes[rows].mean() < SMALL_BUCKET:
+        return None
+    size = scaled_text(float(table.bytes[rows].mean()), Unit.BYTES)
+    return {"number": f"{number:,.0f}", "size": size}
+
+
 def _microsteps(case: AdviceCase) -> bool:
     """Whether a step has several forwards, each after a backward."""
     table, rows = case.context.table, case.context.node.rows
@@ -375,9 +397,15 @@ ADVICE: Final = (
     ),
     Advice(
         (),
-        "Lower the peak of memory, or run the largest shapes first: the allocator asks the driver "
-        "during the step{name}.",
-        does("memory allocation"),
+        "Look for torch.cuda.empty_cache() in the step, or memory that is nearly full: the "
+        "allocator returns memory to the driver during the step{name}.",
+        calls(r"Free", "memory allocation"),
+    ),
+    Advice(
+        (),
+        "Run the largest shapes first, or lower the peak of memory: the allocator asks the driver "
+        "for memory during the step{name}.",
+        calls(r"^(?!.*Free)", "memory allocation"),
     ),
     Advice(
         (),
@@ -423,8 +451,7 @@ ADVICE: Final = (
     ),
     Advice(
         (),
-        "Remove the synchronization from the step, or wait for an event instead of the whole "
-        "device{name}.",
+        "Remove the synchronization from the step, or wait for an event instead{name}.",
         does("synchronisation"),
     ),
     Advice(
@@ -504,9 +531,15 @@ ADVICE: Final = (
     ),
     Advice(
         ("exposed",),
+        "Raise bucket_cap_mb of DistributedDataParallel: gradients go in {number} all-reduces a "
+        "step of {size} on average.",
+        small_buckets,
+    ),
+    Advice(
+        ("exposed",),
         "Tune bucket_cap_mb of DistributedDataParallel, with gradient_as_bucket_view=True and, "
         "where the graph doesn't change, static_graph=True.",
-        comm_is(r"all_?reduce", Phase.BACKWARD),
+        lambda case: None if small_buckets(case) else comm_is(r"all_?reduce", Phase.BACKWARD)(case),
     ),
     Advice(
         ("contention",),
@@ -522,6 +555,29 @@ ADVICE: Final = (
     Advice(
         ("long-stage",),
         "Move layers off the longest stage; the last one has the head and the loss, too.",
+        always,
+    ),
+    Advice(
+        ("wide-type",),
+        "Run it under torch.autocast, or cast its inputs to the type of the other products, unless "
+        "it needs the precision.",
+        always,
+    ),
+    Advice(
+        ("unfused-attention",),
+        "Call torch.nn.functional.scaled_dot_product_attention with inputs that its fused kernels "
+        "take: half precision, no mask or only a causal one.",
+        always,
+    ),
+    Advice(
+        ("moved-data",),
+        "Keep one memory layout: look for .contiguous(), .to() and permute() at these operations.",
+        always,
+    ),
+    Advice(
+        ("memory-roof",),
+        "Try another memory format (channels_last), or a compiled or library version of these "
+        "kernels.",
         always,
     ),
     Advice(

@@ -24,9 +24,10 @@ from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
 from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
+from chopper_core.model.groups import work_of
 from chopper_core.model.phrases import listed, percent, recurrence, time
-from chopper_core.model.table import NO_LABEL
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -36,6 +37,7 @@ from chopper_core.util.grouping import (
     medians_without,
     places_by,
     quantiles_of,
+    ranked,
     sums_of,
 )
 
@@ -273,7 +275,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
 
 SLOWED: Final = threshold("""slower during communication | 20 | %
     the copies of a collective always cost the kernels next to them a few percent""")
-CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pearson's r, at least
+CORRELATION: Final = threshold("""correlation of overlap and duration | 0.7 | Pearson's r, at least
     Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
 SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the step
     it results from comparing kernels of different layers, where small differences mean nothing""")
@@ -283,6 +285,8 @@ _ALONE: Final = 0.1
 """Up to this share of its time during communication a kernel runs alone."""
 _BESIDE: Final = 0.5
 """From this share on it runs next to it."""
+_MIN_DURATION_NS: Final = 2_000
+"""The time of a shorter kernel is its launch's."""
 _MIN_ALONE: Final = 4
 """Kernels that a usual time needs."""
 _OFTEN: Final = 0.75
@@ -305,6 +309,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
     if context.sampled_from is not None:
         return
     yield from _always_beside(context)
+    yield from _without_layers(context)
     found = overlaps_in(context.run, context.view)
     analysed = np.isin(found.codes("iteration"), context.iterations)
     found = found.take(analysed & (found.codes("layer") != NO_LABEL))
@@ -383,11 +388,37 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     if FLOPS not in table.measured:
         return
     rows = rows[(table.measured[FLOPS][rows] > 0) & (table.duration_ns[rows] > 0)]
+    labels = [table.column(level)[rows] for level in ("gpu", "kernel", "phase")]
+    work = table.measured[FLOPS][rows].astype(np.int64)
+    than = "the same kernels of other operations without"
+    # Where it also runs alone, its own instances are better evidence.
+    yield from _slower_beside(context, rows, [*labels, work], than, is_always=True)
+
+
+def _without_layers(context: FindingsContext) -> Iterator[Finding]:
+    """Operations outside of layers that sometimes run during communication, next to the same
+    kernels of the same work that don't."""
+    table, rows = context.table, context.node.rows
+    is_own = (table.layer[rows] == NO_LABEL) & (table.kind[rows] == Kind.COMPUTE)
+    rows = rows[is_own & (table.duration_ns[rows] >= _MIN_DURATION_NS)]
+    if not len(rows) or not table.overlap_ns[rows].any():
+        return
+    levels = ("gpu", "kernel", "phase", "operation")
+    labels = [table.column(level)[rows] for level in levels]
+    work = ranked(work_of(table, rows))[1]
+    than = "the same kernels without"
+    yield from _slower_beside(context, rows, [*labels, work], than, is_always=False)
+
+
+def _slower_beside(
+    context: FindingsContext, rows: Index, same: list[Codes], than: str, *, is_always: bool
+) -> Iterator[Finding]:
+    """Operations whose kernels take longer during communication than like ones, the same by some
+    codes, without; those that always run during communication, or the others."""
+    table = context.table
     took = table.duration_ns[rows].astype(np.float64)
-    labels = (table.column(level)[rows] for level in ("gpu", "kernel", "phase", "operation"))
-    gpu, kernel, phase, operation = labels
-    names, like = combined([gpu, kernel, phase, table.measured[FLOPS][rows].astype(np.int64)])
-    pairs, place = combined([phase, operation])
+    names, like = combined(same)
+    pairs, place = combined([table.phase[rows], table.operation[rows]])
     share = table.overlap_ns[rows] / took
     alone = share <= _ALONE
     usual = quantiles_of(took[alone], like[alone], len(names), (0.5,))[:, 0]
@@ -395,24 +426,28 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     usual = usual[like]
     overlapped = (share >= _BESIDE) & np.isfinite(usual)
     longer = np.where(overlapped, took - usual, 0.0)
+    is_slower = longer > SLOWED.share / 2 * usual
+    if not is_always:
+        # Kernels of one name may still be different products: those count that are alike.
+        sizes, slow = (counts_of(like[which], len(names)) for which in (overlapped, is_slower))
+        overlapped &= (slow >= _OFTEN * np.maximum(sizes, 1))[like]
+        longer = np.where(overlapped, longer, 0.0)
     excess, least = (
         sums_of(np.where(overlapped, values, 0.0), place, len(pairs)) for values in (longer, usual)
     )
     factor = 1 + excess / np.maximum(least, 1.0)
     slower, there, by_itself = (
-        sums_of(where, place, len(pairs))
-        for where in (longer > SLOWED.share / 2 * usual, overlapped, alone)
+        sums_of(where, place, len(pairs)) for where in (is_slower & overlapped, overlapped, alone)
     )
     whole = sums_of(took, place, len(pairs))
-    # Where it also runs alone, its own instances are better evidence.
-    always = (slower >= _OFTEN * there) & (by_itself == 0)
+    often = (slower >= _OFTEN * there) & ((by_itself == 0) == is_always)
     enough = excess >= SLOWED_COST.share * context.step_ns * context.spots
-    for at in np.flatnonzero(always & (factor >= 1 + SLOWED.share) & enough).tolist():
+    for at in np.flatnonzero(often & (factor >= 1 + SLOWED.share) & enough).tolist():
         yield _contended(
             context,
             pairs[at],
-            f"always runs during communication and takes {percent(float(factor[at]) - 1)} longer "
-            "than the same kernels of other operations without",
+            f"{'always runs' if is_always else 'often runs'} during communication and takes "
+            f"{percent(float(factor[at]) - 1)} longer than {than}",
             float(excess[at]),
             percent(float(factor[at]) - 1),
             f"compute x{1 - float(excess[at] / whole[at]):.4f}",

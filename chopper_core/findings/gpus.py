@@ -25,6 +25,7 @@ from chopper_core.analyses.why_late import (
     ONE_PLACE_SHARE,
     late_in_short,
     layers_slower,
+    more_work_at,
     place_late,
     place_slower,
     slower_ns,
@@ -87,6 +88,8 @@ ONE_PLACE: Final = threshold(
 )
 
 _MAX_LISTED: Final = 4
+_MAX_NAMED: Final = 3
+"""Operations of which there are more."""
 _ROUNDED: Final = 0.001
 _FURTHER: Final = 0.1
 """Of what a straggler takes longer for its cause: with as much more in all, that is named."""
@@ -140,7 +143,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             what = each.detail.partition(": ")[0].partition(" host")[2]
             what = what.removesuffix(place_late(leads, late))
             # What is always there isn't what is there now and then.
-            is_rare = 2 * len(late.when) < len(leads.iterations)
+            is_rare = 2 * len(late.when) <= len(leads.iterations)
             found.setdefault((late.cause, what, is_rare), []).append((late, each))
     stage = _of_long_stage(context)
     late_by_cause: dict[str | None, set[int]] = {}
@@ -276,6 +279,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
                 f" in {len(late.when)} of {len(leads.iterations)} steps",
             ),
             place_late(leads, late) or layers_slower(leads, late),
+            more_work_at(leads, late).text if late.cause == "work" else "",
             *_waits(late),
         ),
         f"GPU {gpu}{f' ({where})' if where else ''} "
@@ -513,11 +517,25 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
     reasons = [f"{which} take {percent(longer)} longer"] if longer >= CAUSE.share else []
-    reasons += [f"it has {percent(more)} more kernels"] if more >= CAUSE.share else []
+    if more >= CAUSE.share:
+        reasons.append(f"it has {percent(more)} more kernels{_more_kernels(context, known)}")
     if not longer >= CAUSE.share:
         reasons += _where_long(context, known)
     *first, last = reasons or [""]
     return f": {', '.join(first)}{' and ' if first else ''}{last}" if last else ""
+
+
+def _more_kernels(context: FindingsContext, known: LongStage) -> str:
+    """The operations that a stage runs more of than the others, as the end of a phrase."""
+    names, owner = context.together("operation")
+    stages, stage = ranked(context.stage[context.place("gpu")])
+    sizes = np.where(context.computes, context.cells.sizes(), 0).astype(np.float64)
+    sums = sums_of(sizes, stage * len(names) + owner, len(stages) * len(names))
+    each = sums.reshape(len(stages), -1) / counts_of(ranked(context.stage)[1])[:, None]
+    extra = np.maximum(beyond_others(each)[stages.tolist().index(known.stage)], 0.0)
+    order = [at for at in np.argsort(-extra)[:_MAX_NAMED].tolist() if extra[at] > 0]
+    texts = [context.text("operation", int(names[at, 0])) for at in order]
+    return f", mostly {listed(texts)}" if texts else ""
 
 
 def _where_long(context: FindingsContext, known: LongStage) -> list[str]:

@@ -37,7 +37,7 @@ from chopper_core.findings.rule import (
     threshold,
 )
 from chopper_core.findings.titles import MAX_TITLE, of_name, one_line, shortened
-from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.model.phrases import by_number, differs, listed, percent, recurrence, time
 from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
@@ -76,8 +76,9 @@ CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
 _MAX_CAUSES: Final = 3
 _CALL: Final = re.compile(r"[\w:]{1,24}")
 """Names of the trace that are short enough for a title."""
-_ROOM: Final = 35
-"""Characters of a title for what follows the cause: ` leaves GPUs idle 14.87 ms a step`."""
+_ROOM: Final = 47
+"""Characters of a title for what follows the cause: ` leaves GPUs idle 14.87 ms of 15.21 ms a
+step`."""
 _APART: Final = NEEDLESS | {UNSEEN}
 """Causes that can go while the rest stays."""
 _NEARLY_ALL: Final = 0.9
@@ -316,8 +317,20 @@ def _bound(
     """A finding of late phases, before their launch calls or after them, without causes that have
     findings of their own."""
     charges = _charges_of(context, late, state)
+    among = ""
     if without:
-        late, charges = _without(context, late, charges, without)
+        left, of_left = _without(context, late, charges, without)
+        main_of_left = of_left.main(of_left.by_cause)
+        if not left:
+            return
+        if main_of_left is not None and main_of_left.what in _APART:
+            late, charges = left, of_left
+        else:
+            # A host of no time does without all of it: the others are parts of this.
+            among = f"; of it {listed(without)} have findings of their own"
+            if len(without) == 1:
+                among = f"; of it {without[0]} has a finding of its own"
+            without = ()
     if not late:
         return
     main = charges.main(charges.by_cause)
@@ -341,7 +354,8 @@ def _bound(
             doing += "trace doesn't show what the work and they wait for"
         elif main is not None and main.what == LAUNCH_CALLS:
             doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
-        if main is not None and main.what in WAITING:
+        is_blocked = main is not None and _part(charges, main) >= _NEARLY_ALL
+        if main is not None and main.what in WAITING and is_blocked:
             call = shortened(main.name or main.what)
             what = f"{call} blocks while GPUs idle {{taken}}"
         main, by, sort = None, "", "-idle_queued_ns"
@@ -370,6 +384,7 @@ def _bound(
             over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
             layer += f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
     rest = f", not counting {listed(without)}" if without else ""
+    doing += among
     idle = f"{mostly}{layer}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}{rest}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
@@ -407,11 +422,11 @@ def _bound(
         short = (text for text in texts if len(text) <= MAX_TITLE - _ROOM)
         what = f"{next(short, main.what)} leaves GPUs idle {{taken}}"
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
+    # The rest of what it costs is idle time for other reasons.
+    of_all = f" of {time(cost_ns)}" if differs(own_ns, cost_ns) else ""
+    taken = f"{time(own_ns)}{of_all}{' a step' if context.has_iterations else ''}"
     yield context.finding(
-        (of_name if queued else one_line)(
-            what.format(taken=f"{time(own_ns)}{' a step' if context.has_iterations else ''}"),
-            phase_of,
-        ),
+        (of_name if queued else one_line)(what.format(taken=taken), phase_of),
         f"{sentence}{doing}",
         evidence,
         kind,

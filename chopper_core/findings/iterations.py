@@ -29,7 +29,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import in_short, one_line, shortened
 from chopper_core.graph.questions import bound_by_memory
-from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.model.phrases import by_number, listed, longer_by, percent, recurrence, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -71,7 +71,7 @@ _PARTS: Final = {
     Cost.COMMUNICATION: ("exposed communication", "exposed_comm_ns"),
     Cost.COPIES: ("copies", "exposed_copy_ns"),
     Cost.HOST: ("idle before launch calls", "idle_host_ns"),
-    Cost.LAUNCH: ("other idle time", "idle_launch_ns", "idle_unknown_ns"),
+    Cost.LAUNCH: ("idle time of no known cause", "idle_launch_ns", "idle_unknown_ns"),
 }
 """Kind of time → its name, and its columns."""
 
@@ -225,8 +225,7 @@ def _first_of(mostly: str) -> str:
 
 def _title(which: str, is_one: bool, factor: float, why: str) -> str:
     takes = "takes" if is_one or which.startswith("one ") else "take"
-    longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
-    return one_line(f"{which} {takes} {longer}", why)
+    return one_line(f"{which} {takes} {longer_by(factor)}", why)
 
 
 class _TwoLengths(Struct, frozen=True, eq=False):
@@ -279,7 +278,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
         is_since = found.is_interval or when.startswith(" since")
         if is_since:
-            text = f"they take {percent(factor - 1)} longer{when}"
+            text = f"they take {longer_by(factor)}{when}"
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
@@ -287,7 +286,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         short = short or f": {_first_of(mostly)}"
         title = _title(in_short("step", which), len(which) == 1, factor, short)
         if is_since:
-            title = one_line(f"steps take {percent(factor - 1)} longer{when}", short)
+            title = one_line(f"steps take {longer_by(factor)}{when}", short)
         finding = context.finding(
             title,
             f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}",
@@ -360,10 +359,10 @@ def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
     which = numbers[places].tolist()
     analysed = numbers[rest].tolist()
     when = recurrence(first_equal(np.array(analysed), numbers[places]).tolist(), analysed)
-    longer = f"{percent(grown / max(usual.of(compute), 1.0))} longer{when}"
+    compared = f"{longer_by(1 + grown / max(usual.of(compute), 1.0))}{when}"
     finding = context.finding(
-        one_line(f"steps compute {longer}", short),
-        f"steps compute {longer}, {time(grown)} more per GPU and step{why}; other differences "
+        one_line(f"steps compute {compared}", short),
+        f"steps compute {compared}, {time(grown)} more per GPU and step{why}; other differences "
         f"between steps hide it in their times",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         Cost.COMPUTE,

@@ -125,7 +125,7 @@ def _sources(context: FindingsContext) -> Gaps:
     evidence = context.with_view("overheads", sort="-unmodelled_pct")
     title = f"no {' or '.join(lacks)}: {unknown.partition(', and ')[0]}"
     if "hardware counters" in lacks:
-        title = f"no {' or '.join(lacks)}: lost compute can't be explained"
+        title = f"no {' or '.join(lacks)}: nothing shows why compute is slow"
     yield title, f"without {' and '.join(lacks)}, {unknown}", evidence
 
 
@@ -194,7 +194,7 @@ def _launches(context: FindingsContext) -> Gaps:
     if unlinked >= UNLINKED.share * total:
         title = f"{percent(unlinked / total)} of activities have no launch record"
         if unlinked == total:
-            title = "no activity has a launch record: hosts are unknown"
+            title = "no launch records: nothing shows whether hosts are late"
         yield (
             title,
             f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "

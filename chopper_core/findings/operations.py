@@ -25,7 +25,7 @@ from chopper_core.findings.rule import (
     weighted_medians,
 )
 from chopper_core.findings.titles import of_name, one_line, shortened
-from chopper_core.model.phrases import count, level_title, listed, percent, time
+from chopper_core.model.phrases import count, level_title, listed, longer_by, percent, time
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -67,8 +67,6 @@ _MIN_OPERATION: Final = 0.002
 _MIN_COMPARED: Final = 0.1
 """Of an operation's time, without communication during it."""
 _LOWER_MEMORY_CLOCK: Final = 0.98
-_TIMES: Final = 3.0
-"""From this factor on a time is so many times as long, else so many % longer."""
 _MAX_LISTED: Final = 3
 _PIECE: Final = 1 << 18
 
@@ -92,15 +90,8 @@ class SlowPart(Struct, frozen=True):
     def how(self) -> str:
         if np.isinf(self.ratio):
             return f"{count(self.more, 'kernel')} only there"
-        longer = _by_factor(self.ratio)
+        longer = longer_by(self.ratio)
         return f"{longer}, with {count(self.more, 'more kernel')}" if self.more > 0 else longer
-
-
-def _by_factor(ratio: float) -> str:
-    """`30 % longer`, `4.2 times as long`."""
-    if ratio < _TIMES:
-        return f"{percent(ratio - 1)} longer"
-    return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:,.0f} times as long"
 
 
 def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
@@ -119,12 +110,14 @@ def _longer_in_short(context: FindingsContext, parts: list[SlowPart], where: str
     most = max(parts, key=lambda part: part.excess_ns)
     names = {part.operation for part in parts}
     name = shortened(context.text("operation", most.operation))
-    how = "runs only there" if np.isinf(most.ratio) else f"takes {_by_factor(most.ratio)}"
+    how = "runs only there" if np.isinf(most.ratio) else f"takes {longer_by(most.ratio)}"
     if len(names) > 1:
         up_to = max((part.ratio for part in parts if np.isfinite(part.ratio)), default=1.0)
-        name, how = f"{len(names)} operations", f"take up to {_by_factor(up_to)}"
+        name, how = f"{len(names)} operations", f"take up to {longer_by(up_to)}"
+    elsewhere = {"long": " as elsewhere", "longer": " than elsewhere"}
     return (one_line if len(names) > 1 else of_name)(
         f"{name} {how} {where}",
+        elsewhere.get(how.rpartition(" ")[2], ""),
         *(
             [f": most by {shortened(context.text('operation', most.operation))}"]
             if len(names) > 1

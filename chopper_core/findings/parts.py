@@ -3,7 +3,7 @@
 A finding is worth the answer to the what-if questions that remove what it costs.
 A finding is a part of another one if a replay removes the same time for both. Where there is no
 replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
-that saves nothing while another lasts is a part of that too.
+that saves only together with another is a part of that too, and names it.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ _TOUCHES: Final = 0.1
 """Of the time that a replay removes for a finding: with less in common, two are two."""
 _NOTHING: Final = 1e-4
 """Of the step: what a part saves less than is shown as 0.00 ms."""
+_MOST_PAIRED: Final = 8
+"""Findings that save nothing alone are tried together with at most so many others."""
 _NARROWER: Final = 0.8
 """A finding about less than this part of the time of another one is the more precise."""
 
@@ -173,8 +175,10 @@ class PlacedFinding(Struct, eq=False):
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """What is replayed comes first, then what saves most, or costs most."""
-        return not self.finding.is_replayed, -self.worth_ns
+        """What is replayed comes first, then what saves most, alone or with the one that it names,
+        or costs most."""
+        most = self.worth_ns if self.parts == [] else self.finding.together_ns or self.worth_ns
+        return not self.finding.is_replayed, -max(most, self.worth_ns)
 
     @property
     def group(self) -> Group:
@@ -208,7 +212,7 @@ def in_groups(
             if finding.saving_ns is not None and finding.saving_ns > most_ns:
                 finding = replace(finding, saving_ns=most_ns, alone_ns=finding.saving_ns)
             listed.append(((each.rule, finding), whose))
-            walk(each.parts, len(listed) - 1, finding.saving_ns or most_ns)
+            walk(each.parts, len(listed) - 1, max(finding.saving_ns or most_ns, 0.0))
 
     for group in Group:
         of_group = [each for each in found if group_of(*each) == group]
@@ -236,13 +240,12 @@ def _wholes(
         _add(context, found, one, worth)
     small = [each for each in found if context.share(each.worth_ns) < SMALLEST_SAVING.share]
     found = _fitting(context, [each for each in found if each not in small])
-    if not found:
-        return small
+    if worth is None:
+        return [*found, *small]
     for each in found:
         _prune(context, each)
-    if worth is not None:
-        _hide(context, found, small, worth)
-    return found
+    rest = _hide(context, found, small, worth)
+    return [*found, *_paired(context, rest, worth)]
 
 
 def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
@@ -303,19 +306,61 @@ def _add(
 
 def _hide(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
-) -> None:
-    """Add what saves next to nothing to the parts of the group that it hides behind, which is the
-    one without which it saves time, else of the largest; what saves nothing there goes."""
+) -> list[PlacedFinding]:
+    """Add what saves next to nothing alone to the parts of the group that it hides behind, which
+    is the one without which it saves time; return the rest."""
+    left = []
     for one in small:
         for whole in groups:
-            both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
-            if len(both) == 2:
-                saved = worth.saving_ns(both, both[1]) - whole.worth_ns
-                if context.share(saved) >= SMALLEST_SAVING.share:
-                    whole.parts.append(one)
-                    break
+            if _joins(context, one, whole, worth):
+                whole.parts.append(one)
+                break
         else:
-            groups[0].parts += [] if _saves_nothing(context, one) else [one]
+            left.append(one)
+    return left
+
+
+def _paired(
+    context: FindingsContext, small: list[PlacedFinding], worth: Worth
+) -> list[PlacedFinding]:
+    """Findings that save next to nothing alone, with those with which they save as their parts:
+    two GPUs that are equally late hide each other. What saves nothing with another either goes."""
+    order = sorted(small, key=lambda each: -(each.finding.cost_ns or 0.0))
+    remedies = [each.finding.remedy for each in order if each.finding.is_replayed]
+    kept: list[PlacedFinding] = []
+    if len(remedies) > 1:
+        together = worth.saving_ns(remedies)
+        if context.share(together - order[0].worth_ns) < SMALLEST_SAVING.share:
+            remedies = []
+    for one in order:
+        candidates = kept[:_MOST_PAIRED] if len(remedies) > 1 else []
+        whole = next((each for each in candidates if _joins(context, one, each, worth)), None)
+        if whole is None:
+            kept.append(one)
+            continue
+        whole.parts.append(one)
+        if whole.finding.together_ns is None:
+            whole.finding = replace(
+                whole.finding,
+                together_with=one.finding.title,
+                together_ns=one.finding.together_ns,
+            )
+    return [each for each in kept if each.parts or not _saves_nothing(context, each)]
+
+
+def _joins(
+    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding, worth: Worth
+) -> bool:
+    """Whether a finding saves time once another one is gone, which it then names."""
+    if not (one.finding.is_replayed and whole.finding.is_replayed):
+        return False
+    both = [each.finding.remedy for each in (one, whole)]
+    together = worth.saving_ns(both, both[1])
+    if context.share(together - whole.worth_ns) < SMALLEST_SAVING.share:
+        return False
+    title = whole.finding.title
+    one.finding = replace(one.finding, together_with=title, together_ns=together)
+    return True
 
 
 def _prune(context: FindingsContext, whole: PlacedFinding) -> None:
@@ -326,7 +371,8 @@ def _prune(context: FindingsContext, whole: PlacedFinding) -> None:
 
 
 def _saves_nothing(context: FindingsContext, one: PlacedFinding) -> bool:
-    return one.finding.is_replayed and context.share(one.worth_ns) < _NOTHING
+    is_joined = one.finding.together_ns is not None
+    return one.finding.is_replayed and not is_joined and context.share(one.worth_ns) < _NOTHING
 
 
 def _shared(

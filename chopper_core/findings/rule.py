@@ -64,7 +64,10 @@ class Threshold(Struct, frozen=True):
 def threshold(text: str) -> Threshold:
     """Declare a threshold: `name | value | unit`, and in the lines below it why."""
     heading, *why = text.splitlines()
-    name, value, unit = (part.strip() for part in heading.split("|"))
+    parts = [part.strip() for part in heading.split("|")]
+    if len(parts) != 3:
+        raise ValueError(f"a threshold begins with `name | value | unit`, not {heading!r}")
+    name, value, unit = parts
     return Threshold(name, float(value), unit, " ".join(map(str.strip, why)))
 
 
@@ -669,6 +672,10 @@ class Finding(Struct, frozen=True):
     alone_ns: float | None = None
     """What it alone saves by replay, where that is more than what it is a part of saves; None
     elsewhere."""
+    together_with: str = ""
+    """The title of the finding without which this one saves nothing; empty: it saves alone."""
+    together_ns: float | None = None
+    """What both save together; None where each saves alone."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

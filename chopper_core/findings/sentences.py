@@ -24,23 +24,32 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     text, cost, saving = _with_time(context, finding.detail), finding.cost_ns, finding.saving_ns
     if not cost or saving is None or context.share(abs(cost - saving)) < _LEAST:
         return text
+    if finding.together_ns is not None:
+        own = f"{time(saving)} alone" if context.share(saving) >= _LEAST else "nothing alone"
+        return (
+            f'{text}. It saves {own}, by replay; together with "{finding.together_with}" it saves '
+            f"{time(finding.together_ns)}"
+        )
     if finding.alone_ns is not None and context.share(finding.alone_ns - saving) >= _LEAST:
         return (
-            f"{text}. By replay it alone saves {time(finding.alone_ns)}, but the finding that it "
-            f"is a part of saves {time(saving)}"
+            f"{text}. Fixing this alone saves {time(finding.alone_ns)}, by replay; the finding "
+            f"that it is a part of saves {time(saving)}"
         )
     if is_bound(finding.remedy) and saving > (1 + _FAR) * cost:
-        return f"{text}. By replay it saves at most {time(saving)}, which no change attains in full"
+        return (
+            f"{text}. The limit, by replay, is {time(saving)}: waits of other work shorten, too, "
+            "and no change reaches it in full"
+        )
     if saving < (1 - _FAR) * cost:
         rest = time(cost - saving)
         why = time(saving) if context.share(saving) >= _LEAST else "nothing"
-        return f"{text}. By replay it saves {why}: the other {rest} would go into other waits"
+        return f"{text}. Fixing this saves {why}, by replay; the other {rest} turn into other waits"
     if saving > (1 + _FAR) * cost:
         is_clock = finding.kind == Cost.CLOCK
         why = "other kernels get faster, too" if is_clock else "waits shorten, too"
         if finding.gpu is not None and len(context.gpus) > 1:
             why = "GPUs that wait for it wait less, too"
-        return f"{text}. By replay it saves {time(saving)}: {why}"
+        return f"{text}. Fixing this saves {time(saving)}, by replay: {why}"
     return text
 
 

@@ -259,6 +259,15 @@ def _typical(values: Int64, owner: Codes, count: int) -> Float64:
     return np.where(size > 0, found, found[size > 0].min(initial=np.inf) if size.any() else 0.0)
 
 
+def _typical_lag(lag_ns: Int64, kind: Codes) -> Float64:
+    """The typical lag of each kind of activity: those that start far later wait for something that
+    no edge shows, unless all do."""
+    is_short = lag_ns <= _UNSEEN_NS
+    has_short = counts_of(kind[is_short], len(Kind)) > 0
+    own = is_short | ~has_short[kind]
+    return _typical(lag_ns[own], kind[own], len(Kind))
+
+
 def _ready(timed: TimedRows, edges: EdgeRows) -> Int64:
     """The last end of what each row waits for; NO_TIME for nothing."""
     return maxima_of(timed.end[edges.source], edges.target, len(timed.rows), NO_TIME)
@@ -268,7 +277,7 @@ def _latency(timed: TimedRows, edges: EdgeRows, launched: Index) -> Int64:
     """The typical time from the launch to the start of some rows, by their kind: that of rows
     that had nothing else to wait for."""
     free = launched[_ready(timed, edges)[launched] <= timed.launch[launched]]
-    found = _typical(timed.start[free] - timed.launch[free], timed.kind[free], len(Kind))
+    found = _typical_lag(timed.start[free] - timed.launch[free], timed.kind[free])
     return np.rint(found[timed.kind[launched]]).astype(np.int64)
 
 
@@ -283,7 +292,7 @@ def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
     is_stream = edges.evidence == Evidence.STREAM
     for same in (is_stream, ~is_stream):
         chosen = np.flatnonzero(binding & same)
-        found = _typical(gap[chosen], timed.kind[after[chosen]], len(Kind))
+        found = _typical_lag(gap[chosen], timed.kind[after[chosen]])
         lag[same] = np.rint(found[timed.kind[after[same]]]).astype(np.int64)
     return EdgeRows(edges.source, after, edges.evidence, lag)
 

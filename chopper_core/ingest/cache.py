@@ -46,10 +46,10 @@ _MAPPED_FROM_ROWS: Final = 1 << 15
 """A run of so many activities takes less memory once it is mapped from its store."""
 _MOST_BYTES: Final = 20 * 10**9
 MOST_DAYS: Final = 60
-KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived")
+KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived", "screens")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
 hold several runs, and which; which stores are intact; digests of the program; what was derived from
-stores that can't be written."""
+stores that can't be written; first screens of the explorer."""
 
 
 class CacheEntry(Struct, frozen=True):
@@ -186,7 +186,7 @@ class ProgramVersion(Struct, frozen=True):
 def program() -> str:
     """The version of all that works out answers, the same on any machine.
 
-    Once Chopper was installed anew beneath this process, which runs what it imported, the version
+    Once Chopper was installed again beneath this process, which runs what it imported, the version
     is one that no later process has.
     """
     stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
@@ -346,16 +346,19 @@ def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
     which may change then.
     """
-    # A layout changes a row, not what is read.
-    state = key_of(name, overrides) + overrides.parallel
-    return Kept(_place(kind, name, overrides), state)
+    return _kept_at(_place(kind, name, overrides), name, overrides)
 
 
 def recalled(kind: str, name: str, of: type[T], overrides: Overrides = NO_OVERRIDES) -> T | None:
     """The figures of a run that are kept; None without. Only where there are some of another state,
     the run's files are looked at."""
-    is_there = os.path.exists(_place(kind, name, overrides))
-    return kept(kind, name, overrides).recall(of) if is_there else None
+    place = _place(kind, name, overrides)
+    return _kept_at(place, name, overrides).recall(of) if os.path.exists(place) else None
+
+
+def _kept_at(place: Path, name: str, overrides: Overrides) -> Kept:
+    # A layout changes a row, not what is read.
+    return Kept(place, key_of(name, overrides) + overrides.parallel)
 
 
 def _place(kind: str, name: str, overrides: Overrides) -> Path:
@@ -452,11 +455,21 @@ def _code_stamp() -> str:
     return digest([_stamp(path) for path in code_files()])
 
 
-def code_files() -> list[str]:
-    """The files of the package, sorted, without compiled ones, which come and go."""
-    walked = os.walk(PACKAGE)
+def code_files(package: Path = PACKAGE) -> list[str]:
+    """The files of a package, sorted, without compiled ones, which come and go."""
+    walked = os.walk(package)
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
     return sorted(file for file in files if file.endswith((".py", ".toml", ".tcss")))
+
+
+def program_files() -> list[str]:
+    """All files of the program and its plugins, and the folders that plugins are looked for in."""
+    return [
+        *code_files(PACKAGE.parent / "chopper_tui"),
+        *code_files(),
+        *sys.path,
+        *plugins.files_of_plugins(),
+    ]
 
 
 def digest(parts: Sequence[str]) -> str:

@@ -94,6 +94,7 @@ class LibraryFeed:
             gpu.index: NodeGpu(gpu.name, gpu.pci, gpu.memory_bytes) for gpu in self._sampler.gpus
         }
         self.processes: tuple[NodeProcess, ...] = ()
+        self.lacks = library.lacks
         self._due_s = 0.0
 
     def __call__(self) -> None:
@@ -138,6 +139,7 @@ class ToolFeed:
         self._tool, self._path = tool, path
         self.gpus = known_gpus(tool)
         self.processes: tuple[NodeProcess, ...] = ()
+        self.lacks = ""
         self._due_s = 0.0
         self._lines: Queue[str] = Queue()
         self._file: LineFile | None = None

@@ -29,7 +29,7 @@ from chopper_core.ingest.other_runs import OtherRuns, of_manifests
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.step_tails import StepTails
 from chopper_core.ingest.tail import Tail
-from chopper_core.ingest.watch import RunFiles, deleted_text
+from chopper_core.ingest.watch import RunFiles, gone_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import AlarmEvent, OtherRun, RecentSamples
 from chopper_core.model.recent_steps import NO_STEPS, JobSteps
@@ -112,7 +112,7 @@ class Follower:
         self._before: Mapping[str, FileState] = {}
         self._inputs: set[str] = set()
         """The files that the run was read from."""
-        self._deleted: Mapping[str, FileState | None] = {}
+        self._gone: Mapping[str, FileState] = {}
         """Inputs that are gone, and their last state."""
         self._recorded: RecordedRun | None = None
         self._read_s, self._cost_s = 0.0, 0.0
@@ -157,6 +157,7 @@ class Follower:
             problems.append(call.problem_after(_FEED_S))
             if isinstance(feed, LibraryFeed | ToolFeed):
                 self.recent.gpus, self.recent.processes = feed.gpus, feed.processes
+                self.recent.lacks = feed.lacks
         if self.feeds:
             self.problem = "; ".join(filter(None, problems))
 
@@ -200,9 +201,12 @@ class Follower:
                 self.problem = internal_error(error)
             return None
         state = self._files.state()
-        known = {**{path: self._read.get(path) for path in self._inputs}, **self._deleted}
-        self._deleted = {path: each for path, each in known.items() if path not in state}
-        self._deleted = _not_renamed(self._deleted, state)
+        known = {path: self._read[path] for path in self._inputs if path in self._read}
+        self._gone = {k: each for k, each in {**known, **self._gone}.items() if k not in state}
+        renamed = self._files.renamed(self._gone, state)
+        # Under a name that is read its rank is shown as before.
+        self._gone = {k: each for k, each in self._gone.items() if renamed.get(k) not in state}
+        self.recent.gone = gone_text(sorted(self._gone), renamed)
         before, self._before = self._before, state
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
@@ -256,11 +260,6 @@ class Follower:
     @property
     def is_reading(self) -> bool:
         return self._reading is not None
-
-    @property
-    def deleted(self) -> str:
-        """The files that are gone since they were read, in a few words."""
-        return deleted_text(sorted(self._deleted))
 
     def _read_run(self, progress: Progress) -> None:
         with self._lock:
@@ -367,19 +366,6 @@ class Follower:
         except OSError:
             return False
         return is_fresh and trace.suffix in (".gz", ".json") and not has_end(trace)
-
-
-def _not_renamed(
-    gone: Mapping[str, FileState | None], state: Mapping[str, FileState]
-) -> dict[str, FileState | None]:
-    """The files that are gone, without those that have another name now."""
-    there = {_inode_of(each) for each in state.values()}
-    return {path: each for path, each in gone.items() if not each or _inode_of(each) not in there}
-
-
-def _inode_of(state: FileState) -> tuple[int, ...]:
-    """What stays when a file is renamed: inode and device."""
-    return tuple(state[3:])
 
 
 def has_end(trace: Path) -> bool:

@@ -34,6 +34,8 @@ _MAX_HEADINGS: Final = 50
 _AGAIN: Final = 128, 512
 """Lines, at least and at most, that are read once more with new ones: rates are differences to
 the sample before, and samples with one stamp are averaged."""
+_ROUNDS: Final = 8
+"""Fewer lines do where they have so many samples of each signal."""
 _PIECE: Final = 1 << 16
 _BLOCK: Final = 1 << 15
 """Bytes that are looked for by time."""
@@ -179,9 +181,14 @@ class Tail:
         self._last, self._new_lines = [*self._last, *lines][-kept:], len(lines)
         self._note_headings(lines)
         try:
-            return self._read_lines([*context, *lines])
+            telemetry = self._read_lines([*context, *lines])
         except DataError:  # Without any usable sample.
             return self._next()
+        if context:
+            own = [len(each.time_ns) for each in chain.from_iterable(telemetry.signals.values())]
+            lines_each = -(-(len(context) - len(self._head) + len(lines)) // min(own))
+            self._last = self._last[-max(_ROUNDS * lines_each, len(lines)) :]
+        return telemetry
 
     def _read_lines(self, lines: Sequence[bytes]) -> Telemetry:
         assert self._format is not None

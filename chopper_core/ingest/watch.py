@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from chopper_core.model.phrases import facts
 from chopper_core.store.format import paths_of
 from chopper_core.util.atomic import FileState, file_state, walk_once
 from chopper_core.util.errors import DataError
@@ -30,6 +31,8 @@ class RunFiles:
         self._known: Mapping[str, FileState] = {}
         self._unused: dict[str, FileState] = {}
         """New files that no format reads."""
+        self._unread: Mapping[str, FileState] = {}
+        """The files that aren't among the state, as of the last look: hidden ones, too."""
 
     def state(self) -> Mapping[str, FileState]:
         """The state of each file; of files that came later only those that some format reads."""
@@ -37,11 +40,35 @@ class RunFiles:
             paths = [path for name in filter(None, self._names) for path in paths_of(name)]
         except DataError:
             return {}
-        found = {path: file_state(path) for path in files_below(paths) if not _is_hidden(path)}
+        every = {path: file_state(path) for path in files_below(paths)}
+        found = {path: each for path, each in every.items() if not _is_hidden(path)}
         for path in [path for path in found if self._known and path not in self._known]:
             if not self._is_used(path, found[path]):
                 del found[path]
+        self._unread = {path: each for path, each in every.items() if path not in found}
         return found
+
+    def renamed(
+        self, gone: Mapping[str, FileState], now: Mapping[str, FileState]
+    ) -> dict[str, str]:
+        """The new names of files that are gone, by the state that they had.
+
+        A file keeps its inode, size and time; another one may be given the inode of a deleted one.
+        """
+        names = {_identity(each): path for path, each in [*now.items(), *self._unread.items()]}
+        found = ((path, names.get(_identity(each), "")) for path, each in gone.items())
+        return {path: name for path, name in found if name and name not in gone}
+
+    @property
+    def known(self) -> Mapping[str, FileState]:
+        """The state of each file when it was last read."""
+        return self._known
+
+    def folders(self) -> Iterator[str]:
+        """The folders of the runs, which change when a file joins them."""
+        for name in filter(None, self._names):
+            for path in filter(Path.is_dir, paths_of(name)):
+                yield from (folder for folder, _, _ in walk_once(path))
 
     def note(self, state: Mapping[str, FileState]) -> None:
         """Take the state that files had before they were read as known."""
@@ -50,9 +77,9 @@ class RunFiles:
     def news(self) -> str:
         """What changed since, in a few words; '' for nothing."""
         now, known = self.state(), self._known
-        gone = [path for path, state in known.items() if state[0] >= 0 > file_state(path)[0]]
+        gone = {path: each for path, each in known.items() if each[0] >= 0 > file_state(path)[0]}
         if gone:
-            return deleted_text(gone)
+            return gone_text(gone, self.renamed(gone, now))
         if any(now.get(path, state) != state for path, state in known.items()):
             return "files changed"
         return "new files" if any(path not in known for path in now) else ""
@@ -69,14 +96,28 @@ class RunFiles:
         return False
 
 
-def deleted_text(paths: Sequence[str]) -> str:
-    """That files are gone, in a few words; '' for none."""
-    if not paths:
-        return ""
+def gone_text(gone: Collection[str], renamed: Mapping[str, str]) -> str:
+    """That files are gone, in a few words; '' for none. `renamed` has their new names."""
+    own = [path for path in gone if path in renamed]
+    deleted = [path for path in gone if path not in renamed]
+    return facts(
+        f"{_named(own)} renamed to {_named([renamed[own[0]]])}" if own else "",
+        f"{_named(deleted)} deleted" if deleted else "",
+    )
+
+
+def _named(paths: Sequence[str]) -> str:
+    """The name of the first file, and how many more there are."""
     name, more = os.path.basename(paths[0]), f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     if len(name) > _MOST_CHARACTERS:
         name = f"{name[: _MOST_CHARACTERS // 2]}…{name[-_MOST_CHARACTERS // 2 :]}"
-    return f"{name}{more} deleted"
+    return f"{name}{more}"
+
+
+def _identity(state: FileState) -> tuple[int, ...]:
+    """What stays when a file is renamed: size, time of its content, inode and device."""
+    size, changed_ns, _, *inode = state
+    return size, changed_ns, *inode
 
 
 def _is_hidden(path: str) -> bool:

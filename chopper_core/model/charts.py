@@ -297,6 +297,7 @@ class Card(Struct, frozen=True):
     figures: tuple[str, ...]
     text: str
     address: str
+    """'' where its run ends with the command that shows it."""
     note: str = ""
     """Other facts, in a few words."""
     share_pct: float = 0.0

@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.model.units import Unit, scaled_text, significant, time_text
 
 time: Final = time_text
+_TWICE: Final = 2.0
 _LARGE: Final = 1000
 """A mean number of things without decimals."""
 
@@ -49,6 +50,13 @@ def differs(one: float, other: float, least: float = 0.01) -> bool:
 def percent(share: float) -> str:
     """A share from 0 to 1: `6.2 %`."""
     return scaled_text(100 * share, Unit.PERCENT)
+
+
+def longer_by(factor: float) -> str:
+    """How much longer something takes: `6.2 % longer`, from twice on `9.1 times as long`."""
+    if factor < _TWICE:
+        return f"{percent(factor - 1)} longer"
+    return f"{factor:.1f} times as long" if factor < 10 else f"{factor:,.0f} times as long"
 
 
 def with_article(text: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from math import nan
 from time import time
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.phrases import age_text, count
 from chopper_core.model.recent_steps import RecentSteps
 from chopper_core.model.signals import IntegralCurve, Signal, between
@@ -36,7 +38,8 @@ class ThinnedSamples:
     def __init__(self) -> None:
         self._spans: tuple[Int64, Int64, Float64]
         """Set at once: other threads read them."""
-        self._spans = np.empty(0, np.int64), np.empty(0, np.int64), np.empty((4, 0))
+        self._spans = self._room = np.empty(0, np.int64), np.empty(0, np.int64), np.empty((4, 0))
+        """The spans, and the arrays that they are the beginning of: more are added behind them."""
 
     @property
     def begins_ns(self) -> Int64:
@@ -56,8 +59,12 @@ class ThinnedSamples:
 
     def add(self, times_ns: Int64, values: Float64) -> None:
         """Add samples; one at a known time replaces that, one older than a merged span is known."""
-        merged = int(np.count_nonzero(self.figures[3] > 1))
         new = np.isfinite(values)
+        is_later = not len(self) or not len(times_ns) or times_ns[0] > self.begins_ns[-1]
+        if is_later and (times_ns[1:] > times_ns[:-1]).all():
+            self._append(times_ns[new], values[new])
+            return
+        merged = int(np.count_nonzero(self.figures[3] > 1))
         if merged:
             new &= times_ns > self.ends_ns[merged - 1]
         times, own = times_ns[new], np.stack([*[values[new]] * 3, np.ones(new.sum())])
@@ -70,6 +77,26 @@ class ThinnedSamples:
         if (begins[1:] < begins[:-1]).any():
             order = np.argsort(begins, kind="stable")
             begins, ends, figures = begins[order], ends[order], figures[:, order]
+        self._set(begins, ends, figures)
+
+    def _append(self, times_ns: Int64, values: Float64) -> None:
+        """Add samples in rising order that are later than all before, behind these."""
+        count, size = len(self), len(self) + len(times_ns)
+        if size > len(self._room[0]):
+            more = size - count + _MOST // 4
+            begins, ends = (np.append(own, np.empty(more, np.int64)) for own in self._spans[:2])
+            figures = np.append(self.figures, np.empty((4, more)), axis=1)
+            self._room = begins, ends, figures
+        begins, ends, figures = self._room
+        begins[count:size] = ends[count:size] = times_ns
+        figures[:3, count:size], figures[3, count:size] = values, 1.0
+        if size > _MOST:
+            self._set(begins[:size], ends[:size], figures[:, :size])
+        else:
+            self._spans = begins[:size], ends[:size], figures[:, :size]
+
+    def _set(self, begins: Int64, ends: Int64, figures: Float64) -> None:
+        """Take spans in rising order; of too many the earlier half is merged in pairs."""
         while len(begins) > _MOST:
             half = len(begins) // 4 * 2
             low, mean, high, count = figures[:, :half].reshape(4, -1, 2)
@@ -78,7 +105,7 @@ class ThinnedSamples:
             figures = np.concatenate([np.stack(pairs), figures[:, half:]], axis=1)
             begins = np.concatenate([begins[:half:2], begins[half:]])
             ends = np.concatenate([ends[1:half:2], ends[half:]])
-        self._spans = begins, ends, figures
+        self._spans = self._room = begins, ends, figures
 
     @property
     def period_ns(self) -> int:
@@ -174,8 +201,12 @@ class RecentSamples:
         """Of this node, by their number."""
         self.processes: tuple[NodeProcess, ...] = ()
         """On the GPUs of this node."""
+        self.lacks = ""
+        """What isn't read of this node's GPUs, and why."""
         self.problem = ""
         """Why the run can't be read as its files are now."""
+        self.gone = ""
+        """The files that are gone or renamed since they were read, in a few words."""
         self.others: tuple[OtherRun, ...] = ()
         """The runs in the same directory, the newest first."""
         self.events: list[AlarmEvent] = []
@@ -275,6 +306,21 @@ class RecentSamples:
             high = max(float(each.figures[2].max()) for each in gpus.values())
             if unit is Unit.PERCENT:
                 low, high = 0.0, 100.0
-            curves = {gpu: each.curve(since_ns) for gpu, each in gpus.items()}
+            curves = LazyMap(gpus, partial(_curve, gpus, since_ns))
             signals[name] = Signal(name, title, unit, curves, low, high)
         return signals
+
+    def latest(self, name: str, gpus: Sequence[int], since_ns: int) -> Float64:
+        """The newest value of a signal of each GPU; NaN where it held only until before then."""
+        found = np.full(len(gpus), np.nan)
+        for place, gpu in enumerate(gpus):
+            series = self.series.get((name, gpu))
+            if series is not None and len(series):
+                begin_ns = int(series.begins_ns[-1])
+                if begin_ns >= since_ns or begin_ns + series.period_ns >= since_ns:
+                    found[place] = series.figures[1, -1]
+        return found
+
+
+def _curve(series: Mapping[int, ThinnedSamples], since_ns: int, gpu: int) -> IntegralCurve:
+    return series[gpu].curve(since_ns)

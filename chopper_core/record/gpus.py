@@ -86,7 +86,7 @@ class GpuProcess(Struct, frozen=True):
 class GpuLibrary:
     """Reads the GPUs of this node; raises NoGpusError where it can't."""
 
-    module = helps = name = driver = ""
+    module = helps = name = driver = lacks = ""
     columns: Sequence[str] = ()
     rare: Sequence[str] = ()
     """The last columns, which change seldom or cost much, and are filled where asked."""
@@ -156,11 +156,15 @@ class GpuLibrary:
 class AmdSmi(GpuLibrary):
     """AMD's GPUs: one call per sample gives the driver's table of metrics.
 
-    PCIe traffic isn't read: the driver's header has `pcie_bandwidth_inst` in GB/s (in its first
-    version in Mbps), and amdsmi.h the same number, as `pcie_bandwidth`, in Mb/s.
+    PCIe traffic isn't read. Of `pcie_bandwidth_inst` the driver's header said Mbps for tables up to
+    1.6 and says GB/s now, of the same whole number of the firmware; amdsmi.h has that number, as
+    `pcie_bandwidth`, in Mb/s. The library doesn't say of which version a table is.
     """
 
     module = "amdsmi"
+    lacks = (
+        "no PCIe traffic: AMD's driver counts it in GB/s, its library says Mb/s of the same number"
+    )
     helps = (
         "install the module of the installed ROCm (/opt/rocm/share/amd_smi), or pip install "
         "'chopper-tui[amd]'"

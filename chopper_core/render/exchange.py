@@ -84,7 +84,7 @@ def as_json(
         "total": finite({each.name: frame.total.get(each.name) for each in columns}),
         **_given(
             partial_total=sorted(frame.partial_total.intersection(names)),
-            held_total=sorted(frame.extrapolated_total.intersection(names)),
+            held_total=sorted(name for name in names if frame.extrapolated_total.get(name)),
             unknown=_unknown(frame, columns),
             headline=_sentences(frame.headline),
             quality=[doubt.as_json for doubt in frame.quality],

@@ -125,8 +125,10 @@ def files_of_plugins() -> list[str]:
     packages: dict[str, None] = {}
     for path in filter(os.path.isdir, sys.path):
         for name in os.listdir(path):
+            if not name.endswith(("-info", ".egg")):
+                continue
             declared = Path(path, name, "entry_points.txt")
-            if not name.endswith(("-info", ".egg")) or not declared.is_file():
+            if not declared.is_file():
                 continue
             text = declared.read_text("utf-8", "replace")
             if "[chopper." in text:

@@ -59,6 +59,8 @@ TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
     GPU time affected, summed over GPUs and complete steps.
     missing: no GPU time is attributed to it""")
 _FIRST: Final = 3
+_ABOVE: Final = 1.1
+"""Times the cost: from here on a saving above it is explained."""
 RULE: Final = column("""rule | | rule
     The rule that found it (docs/findings.md).""")
 DOUBT: Final = column("""doubt | | doubt
@@ -105,7 +107,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(known),),
         base=base_of_steps(run, view),
-        notes=(*_together(context, worth, placed), *_notes(context, worth)),
+        notes=(*_together(context, worth, placed), *_above(findings), *_notes(context, worth)),
     )
 
 
@@ -159,6 +161,13 @@ def _together(
         f"the first {len(first)} together: {time(saved)} ({percent(context.share(saved))}) less "
         "per step, by replay",
     )
+
+
+def _above(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """That a saving may be above the cost, where one is."""
+    if any((each.saving_ns or 0.0) > _ABOVE * (each.cost_ns or np.inf) for each in findings):
+        return ("a saving above its cost counts waits of other GPUs that shorten, too",)
+    return ()
 
 
 def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:

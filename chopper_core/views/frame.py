@@ -93,8 +93,8 @@ class Frame(Struct, frozen=True, eq=False):
     """What the total row is of the rows."""
     partial_total: frozenset[str] = frozenset()
     """The columns whose total covers only some GPUs of the node."""
-    extrapolated_total: frozenset[str] = frozenset()
-    """The columns whose total is marked as extrapolated."""
+    extrapolated_total: Mapping[str, bool] = {}
+    """Column → whether its total is marked as extrapolated."""
     best: Mapping[str, Mask] = {}
     """Column → the rows with its best figure, in a table of what can be chosen from."""
     quality: tuple[Doubt, ...] = ()
@@ -104,7 +104,7 @@ class Frame(Struct, frozen=True, eq=False):
         """What is written before the total of a column."""
         if name in self.partial_total:
             return "*"
-        return "~" if name in self.extrapolated_total else ""
+        return "~" if self.extrapolated_total.get(name) else ""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -6,19 +6,15 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses import collective_figures
 from chopper_core.analyses.base import base_of
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
+from chopper_core.analyses.scope_path import GAP_COLUMNS, ScopePath, scope_path
 from chopper_core.columns import METRICS, Reduces, Values, column, worded
 from chopper_core.columns.labels import LABELS
-from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
-from chopper_core.graph.path import GAPS, longest_path, work_alone
-from chopper_core.graph.slack import MAX_ROWS
-from chopper_core.graph.step_graph import Replayed, StepGraph, replay
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups, grouped
@@ -26,26 +22,22 @@ from chopper_core.model.phrases import amount, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
 from chopper_core.model.table import (
-    NO_LABEL,
     RECOMPUTE_SUFFIX,
     Category,
     KernelTable,
     Kind,
-    activity_rows,
 )
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, child_of
-from chopper_core.util.arrays import Index, Int32, Int64
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
     counts_of,
-    distinct,
-    evenly,
     numbered_rows,
     sums_of,
 )
-from chopper_core.views.shared.table_view import activity_view, table_view
+from chopper_core.views.shared.table_view import activity_view, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -68,33 +60,11 @@ CAUSE: Final = "cause"
 _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
-_MOST_ROWS: Final = 1 << 19
-"""Of a step with too many activities, as many GPUs are in the graph as have so many."""
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
 
-ON_PATH: Final = column("""path_ns | ns | on path | sum over GPUs
-    Work on the longest path: the chain of activities and work of the hosts that ends with the last
-    activity of the step, each of which begins when the one before it on the path has ended.
-    A collective works from the arrival of its last member.""")
 CAUSE_NS: Final = column("""cause_ns | ns | on path | sum over GPUs
     Time of the longest path by its cause: work by type, and what is between activities.""")
-OF_PATH: Final = column("""path_pct | % | of path
-    Share of the path's work and gaps.""")
-NODES: Final = column("""path_activities | | activities on path | sum over GPUs
-    Activities on the longest path.""")
-GAP: Final = column("""path_gap_ns | ns | gap before | sum over GPUs
-    Time on the path between the activity before it and the beginning of its work: its parts are
-    the host's work, launch latency, and dispatch.""")
-GAP_PARTS: Final = {
-    "host": column("""gap_host_ns | ns | host | sum over GPUs
-        Work of the host on the longest path before the activity."""),
-    "latency": column("""gap_latency_ns | ns | launch latency | sum over GPUs
-        The typical time from a launch to its activity, where the path comes from the launch."""),
-    "dispatch": column("""gap_dispatch_ns | ns | dispatch | sum over GPUs
-        The typical time from the end of an activity to the one that waited for it, where the path
-        comes from there."""),
-}
 TYPE: Final = column("""type | | type
     The type of the node: compute, memory (copies and memsets), collective, send/receive.""")
 KERNEL: Final = column("""kernel_name | | kernel
@@ -104,40 +74,10 @@ EVIDENCE: Final = column("""evidence | | evidence
     missing: it is the first of the path""")
 
 
-class _ScopeGraph(Struct, frozen=True, eq=False):
-    """The graph of a run, and what its longest path has of a scope."""
-
-    graph: StepGraph
-    rows: Index
-    """The activities of the scope, in the order of the table."""
-    iteration: int | None
-    """The step that stands for a scope with too many activities."""
-    gpus: tuple[int, ...]
-    """The GPUs that stand for all of a step with too many activities."""
-    on_path: Index
-    """The activities of the scope on the path, in the order of time; the next three along these."""
-    work_ns: Int64
-    gap_ns: Int64
-    """GAPS x activities."""
-    evidence: Int64
-    alone_ns: tuple[Int64, Int64]
-    """When the scope's activities begin and end if nothing but what they wait for holds them up."""
-
-    @property
-    def path_ns(self) -> int:
-        return int(self.work_ns.sum() + self.gap_ns.sum())
-
-    @property
-    def alone_span_ns(self) -> int:
-        return int(self.alone_ns[1].max(initial=0))
-
-
 def answer(run: Run, view: View) -> ViewResult:
     if not run.table.has_times:
         raise NothingToShow(NO_TIMES)
-    scope = run.memo(
-        ("graph", view.order, view.path, run.uncounted(view)), lambda: _scope(run, view)
-    )
+    scope = scope_path(run, view)
     shown = {NODE: _one_by_one, CAUSE: _by_cause}.get(view.by, _together)
     found, base = shown(run, view, scope), base_of(run, view)
     if scope.iteration is not None:
@@ -154,65 +94,6 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _scope(run: Run, view: View) -> _ScopeGraph:
-    node, codes, iteration = run.tree_of(view).node(view.path), run.table.iteration, None
-    gpus: tuple[int, ...] = ()
-    if len(run.table) <= MAX_ROWS:
-        rows, graph = activity_rows(run.table, np.sort(node.rows)), step_graph(run)
-        # What runs outside of steps is on the path of none.
-        in_steps = codes[rows] != NO_LABEL
-        rows = rows[in_steps] if in_steps.any() else rows
-        replayed, alone = replay(graph), work_alone(graph)
-    else:
-        steps = run.tree_of(view).split(view.path, ("iteration",)).codes("iteration").tolist()
-        there = [code for code in steps if code != NO_LABEL]
-        whole = [code for code in there if code not in run.cut_iterations]
-        iteration = next(iter(whole or there), None)
-        every = np.sort(node.rows) if iteration is None else np.flatnonzero(codes == iteration)
-        every = activity_rows(run.table, every)
-        rows = every[node.holds(every)]
-        gpus = _fitting(run.table.gpu[every], run.table.gpu[rows])
-        if gpus:
-            every, rows = (own[np.isin(run.table.gpu[own], gpus)] for own in (every, rows))
-
-        def made() -> tuple[StepGraph, Replayed, Replayed]:
-            graph = build_graph(run, every)
-            return graph, replay(graph), work_alone(graph)
-
-        # All scopes of a step share its graph.
-        whose = (view.order, view.path) if iteration is None else ()
-        graph, replayed, alone = run.memo(("graph of a step", iteration, gpus, whose), made)
-    own = graph.activities[np.isin(graph.iteration[graph.activities], distinct(codes[rows]))]
-    path = longest_path(graph, replayed, own)
-    inside = np.isin(path.rows, rows)
-    places = graph.activities
-    places = places[np.searchsorted(graph.row[places], rows)]
-    first = alone.begin_ns[places].min()
-    return _ScopeGraph(
-        graph=graph,
-        rows=rows,
-        iteration=iteration,
-        gpus=gpus,
-        on_path=path.rows[inside],
-        work_ns=path.work_ns[inside],
-        gap_ns=path.gap_ns[:, inside],
-        evidence=path.evidence[inside],
-        alone_ns=(alone.begin_ns[places] - first, alone.end_ns[places] - first),
-    )
-
-
-def _fitting(whose: Int32, of_scope: Int32) -> tuple[int, ...]:
-    """The GPUs of as many activities as a graph may have, where these are too many: evenly chosen
-    ones of a scope, and of the others; () where all fit."""
-    gpus, first = distinct(whose), distinct(of_scope)
-    fitting = max(_MOST_ROWS * len(gpus) // len(whose), 1)
-    if len(whose) <= MAX_ROWS or fitting >= len(gpus):
-        return ()
-    chosen = list(evenly(first.tolist(), fitting))
-    others = gpus[~np.isin(gpus, first)].tolist()
-    return tuple(sorted([*chosen, *evenly(others, fitting - len(chosen))]))
-
-
 def node_types(table: KernelTable, rows: Index) -> Int64:
     """The place in TYPES of each of some rows."""
     plain = [name.removesuffix(RECOMPUTE_SUFFIX) in _SEND_RECV for name in table.operations]
@@ -222,36 +103,19 @@ def node_types(table: KernelTable, rows: Index) -> Int64:
     return np.where(table.kind[rows] == Kind.COMM, of_comm, of_kernel)
 
 
-def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
+def _together(run: Run, view: View, scope: ScopePath) -> ViewResult:
     table, by = run.table, view.by or "operation"
-    on_path = scope.on_path
-    rows, chosen = scope.rows, np.arange(len(on_path))
+    rows = scope.rows
     if by == "message":
         rows = rows[table.kind[rows] == Kind.COMM]
         if not len(rows):
             raise NothingToShow("the scope has no communication kernels")
-        chosen = np.flatnonzero(table.kind[on_path] == Kind.COMM)
     codes, label = _codes(table, rows, by)
-    # The rows of a scope come in the order of the table.
-    of_path = codes[np.searchsorted(rows, on_path[chosen])]
     codes, nodes = grouped(Groups.single(table, rows), codes)
     begins = nodes.rows[nodes.first]
     labels = [label(*each) for each in zip(codes.tolist(), begins.tolist(), strict=True)]
-    place = np.searchsorted(codes, of_path)
-
-    def summed(values: Int64) -> Values:
-        return Values(sums_of(values[chosen], place, len(codes)))
-
-    work = summed(scope.work_ns)
-    gaps = summed(scope.gap_ns.sum(axis=0))
-    total = max(scope.path_ns, 1)
-    own: Own = [
-        (ON_PATH, work),
-        (OF_PATH, Values(100.0 * (work.numbers + gaps.numbers) / total)),
-        (NODES, summed(np.ones(len(on_path), np.int64))),
-        (GAP, gaps),
-        *((GAP_PARTS[name], summed(scope.gap_ns[k])) for k, name in enumerate(GAPS)),
-    ]
+    figures = scope.figures(nodes)
+    own = columns_of(figures)
     if by == "message":
         size, groups = table.bytes[begins], table.group[begins].tolist()
         kinds = [table.text_of("operation", code) for code in table.operation[begins].tolist()]
@@ -261,8 +125,8 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
             (collective_figures.PROCESS_GROUP, worded(names)),
             (collective_figures.SIZE, Values(size, size < 0)),
         ]
-    parts = [metric.name for metric, values in own[4 : 4 + len(GAPS)] if values.numbers.any()]
-    shown = (ON_PATH.name, GAP.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
+    parts = [name for name in GAP_COLUMNS if figures[name].numbers.any()]
+    shown = ("path_ns", "path_gap_ns", "path_pct", "path_activities", "kernel_ns", "activities")
     shown += (*(("bytes",) if by in ("type", "message") else ()), *parts)
 
     def opens(row: int) -> View:
@@ -277,10 +141,10 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         view,
         Partition(by, labels, nodes, Groups.single(table, rows)),
         own,
-        [(OF_PATH, Values(own[1][1].numbers.sum(keepdims=True)))],
+        columns_of({"path_pct": Values(figures["path_pct"].numbers.sum(keepdims=True))}),
         opens=opens,
         total_title=ALL_GPUS if by == "gpu" else "",
-        sort=f"-{'kernel_ns' if by == 'message' else ON_PATH.name}",
+        sort=f"-{'kernel_ns' if by == 'message' else 'path_ns'}",
         shown=shown,
     )
 
@@ -302,7 +166,7 @@ def _message(table: KernelTable, row: int) -> str:
     return " ".join(parts)
 
 
-def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
+def _one_by_one(run: Run, view: View, scope: ScopePath) -> ViewResult:
     table, rows = run.table, scope.on_path
     if not len(rows):
         raise NothingToShow("no activity of the scope is on the longest path")
@@ -311,18 +175,18 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     labels = [f"{number} {name}" for number, name in enumerate(operations)]
     evidence = [Evidence(each).text if each >= 0 else None for each in scope.evidence.tolist()]
     gpu = table.gpu[rows].astype(np.int64)
+    figures = scope.figures(nodes)
+    of_path = ("path_ns", "path_gap_ns", *GAP_COLUMNS)
     own: Own = [
         (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
-        (ON_PATH, Values(scope.work_ns)),
-        (GAP, Values(scope.gap_ns.sum(axis=0))),
-        *((GAP_PARTS[name], Values(scope.gap_ns[k])) for k, name in enumerate(GAPS)),
+        *columns_of({name: figures[name] for name in of_path}),
         (LABELS["gpu"], Values(gpu)),
         (TYPE, worded([TYPES[code] for code in node_types(table, rows).tolist()])),
         (KERNEL, worded([table.names[code] for code in table.kernel[rows].tolist()])),
         (EVIDENCE, worded(evidence)),
     ]
-    first = (ON_PATH, GAP, LABELS["gpu"], METRICS["start_ns"], TYPE, EVIDENCE, KERNEL)
-    shown = [each.name for each in (*first, METRICS["kernel_ns"], *GAP_PARTS.values())]
+    first = (LABELS["gpu"], METRICS["start_ns"], TYPE, EVIDENCE, KERNEL, METRICS["kernel_ns"])
+    shown = ["path_ns", "path_gap_ns", *(each.name for each in first), *GAP_COLUMNS]
     return table_view(
         view,
         Partition(NODE, labels, nodes, Groups.single(table, rows)),
@@ -332,11 +196,11 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     )
 
 
-def _by_cause(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
+def _by_cause(run: Run, view: View, scope: ScopePath) -> ViewResult:
     """What the path's time is: work by type, the hosts' work, launch latency and dispatch."""
     parts = _parts(run.table, scope)
     labels, times = list(parts), np.array(list(parts.values()))
-    gaps = {GAP_PARTS[name].title: GAP_PARTS[name].name for name in GAPS}
+    gaps = {METRICS[name].title: name for name in GAP_COLUMNS}
 
     def opens(row: int) -> View:
         gap = gaps.get(labels[row])
@@ -344,21 +208,21 @@ def _by_cause(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         return replace(view, by=NODE, columns=(), **chosen)
 
     share = Values(100.0 * times / max(scope.path_ns, 1))
-    columns: Own = [(CAUSE_NS, Values(times)), (OF_PATH, share)]
-    whole = {CAUSE_NS.name: scope.path_ns, OF_PATH.name: 100.0}
+    columns: Own = [(CAUSE_NS, Values(times)), *columns_of({"path_pct": share})]
+    whole = {CAUSE_NS.name: scope.path_ns, "path_pct": 100.0}
     rows = LabelledRows(CAUSE, labels)
     return table_view(view, rows, columns, total=whole, opens=opens, sort=f"-{CAUSE_NS.name}")
 
 
-def _parts(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
+def _parts(table: KernelTable, scope: ScopePath) -> dict[str, int]:
     """The times of the path: its work by type, then what is between its activities."""
     types = node_types(table, scope.on_path)
     times = [*sums_of(scope.work_ns, types, len(TYPES)), *scope.gap_ns.sum(axis=1)]
-    names = (*TYPES, *(GAP_PARTS[name].title for name in GAPS))
+    names = (*TYPES, *(METRICS[name].title for name in GAP_COLUMNS))
     return {name: int(ns) for name, ns in zip(names, times, strict=True) if ns}
 
 
-def _headline(scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
+def _headline(scope: ScopePath, steps: int) -> tuple[str, ...]:
     """Figures of the path, per so many steps."""
     work, gap = (time_text(int(each.sum()) / steps) for each in (scope.work_ns, scope.gap_ns))
     on_path, rows = (amount(len(each) / steps) for each in (scope.on_path, scope.rows))
@@ -374,7 +238,7 @@ def _headline(scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     )
 
 
-def _notes(scope: _ScopeGraph, table: KernelTable) -> tuple[str, ...]:
+def _notes(scope: ScopePath, table: KernelTable) -> tuple[str, ...]:
     graph = scope.graph
     edges = counts_of(graph.evidence, len(Evidence)).tolist()
     total = max(len(graph.evidence), 1)
@@ -412,7 +276,7 @@ def _notes(scope: _ScopeGraph, table: KernelTable) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _charts(run: Run, scope: _ScopeGraph, steps: int) -> tuple[Chart, ...]:
+def _charts(run: Run, scope: ScopePath, steps: int) -> tuple[Chart, ...]:
     charts: list[Chart] = []
     if parts := _parts(run.table, scope):
         series = tuple(Series(name, np.array([ns / steps / 1e6])) for name, ns in parts.items())

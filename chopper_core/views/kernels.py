@@ -22,6 +22,7 @@ from chopper_core.analyses.kernel_figures import (
     columns_of_kernels,
     is_collective,
     known_figures,
+    main_classes,
 )
 from chopper_core.analyses.rows import Partition, by_level
 from chopper_core.columns import METRICS, Values, worded
@@ -69,7 +70,7 @@ def answer(run: Run, view: View) -> ViewResult:
     shown = columns_of_kernels(run, rows, words, "p95_ns")
     notes = [f"only activities of the shape {view.of}"] if view.of else []
     if by == "shape":
-        words |= shape_figures(run, rows)
+        words |= shape_figures(run, rows) | {"class": main_classes(run, rows)}
         shown = [*OF_SHAPES, *known_figures(rows.scope(run), ("roof_tflops", "roof_pct"))]
         notes += shape_notes(run, rows.whole, base)
     charts = _by_class(rows, classes, base) if by in ("gpu", *run.table.coordinates) else ()

@@ -23,6 +23,7 @@ from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.columns.labels import LABELS
 from chopper_core.model import address
+from chopper_core.model.accounting import is_between_programs
 from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows, StepBars
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.phrases import facts, percent, time
@@ -31,7 +32,7 @@ from chopper_core.model.recent_steps import SLOWER, JobSteps, RecentSteps
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit, scaled_text
-from chopper_core.model.view import View, child_of
+from chopper_core.model.view import ALL_TIME, View, Window, child_of
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
@@ -147,7 +148,7 @@ def answer(run: Run, view: View) -> ViewResult:
     stale = run.recent.stale(clock()) if run.recent is not None else frozenset()
     now = {
         name: np.where(
-            [(name, gpu) in stale for gpu in gpus], np.nan, _latest(signal, gpus, end_ns)
+            [(name, gpu) in stale for gpu in gpus], np.nan, _latest(run, signal, gpus, end_ns)
         )
         for name, signal in measured.items()
     }
@@ -169,13 +170,14 @@ def answer(run: Run, view: View) -> ViewResult:
             opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, given["gpu"]),
             shown=known_columns(own),
             headline=_job_headline(run),
+            notes=tuple(filter(None, [run.recent.lacks if run.recent is not None else ""])),
             charts=(
                 *_history(measured, gpus[0], float(limit[0]), (end_ns, seconds)),
-                *_below(_process_cards(run, view, gpus)),
+                *_below((), _process_cards(run, view, gpus)),
             ),
         )
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
-    cards = (*_cards(run, view, steps, gpus), *_process_cards(run, view, gpus))
+    cards = _below(_cards(run, view, steps, gpus), _process_cards(run, view, gpus))
     bars = _step_bars(view, job, steps)
     lanes = tuple(replace(each, steps=bars) for each in lanes)
     return table_view(
@@ -189,12 +191,14 @@ def answer(run: Run, view: View) -> ViewResult:
             *_job_headline(run),
             *run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         ),
-        charts=(*(lanes or ((bars,) if bars else ())), *_below(cards)),
+        charts=(*(lanes or ((bars,) if bars else ())), *cards),
     )
 
 
-def _below(cards: tuple[Card, ...]) -> tuple[Cards, ...]:
-    return (Cards("alarms and findings", cards),) if cards else ()
+def _below(cards: tuple[Card, ...], processes: tuple[Card, ...]) -> tuple[Cards, ...]:
+    """One panel of them all, with their name."""
+    title = ", ".join(["alarms and findings"] * bool(cards) + ["processes"] * bool(processes))
+    return (Cards(title, (*cards, *processes)),) if title else ()
 
 
 def _history_of(view: View, gpu: int) -> View:
@@ -510,8 +514,10 @@ def _means(curve: IntegralCurve | None, bounds: Int64, nothing: Float64) -> Floa
     return nothing if curve is None or not len(curve.edges_ns) else curve.means(bounds)
 
 
-def _latest(signal: Signal, gpus: list[int], end_ns: int) -> Float64:
+def _latest(run: Run, signal: Signal, gpus: list[int], end_ns: int) -> Float64:
     """The latest value of each GPU; NaN for a stale one."""
+    if run.recent is not None:
+        return run.recent.latest(signal.name, gpus, end_ns - STALE_NS)
     found = np.full(len(gpus), np.nan)
     for place, gpu in enumerate(gpus):
         curve = signal.curves.get(gpu)
@@ -561,6 +567,19 @@ def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
     is_other = any(run.rank_of[gpu] != gpu for gpu in gpus)
     ranks = [f"r{run.rank_of[gpu]}" for gpu in gpus] if is_other else nothing
     return [*nodes] if len(set(nodes)) > 1 else nothing, ranks
+
+
+def newest_window(run: Run) -> Window:
+    """The time of the traces that were written last; all of it without a gap before them."""
+    spans = sorted(each.span_ns for each in run.sources if each.span_ns[1] > each.span_ns[0])
+    begin_ns = end_ns = run.origin_ns
+    for first_ns, last_ns in spans:
+        if is_between_programs(np.array([first_ns - end_ns]), end_ns - begin_ns).any():
+            begin_ns = first_ns
+        end_ns = max(end_ns, last_ns)
+    if begin_ns == run.origin_ns:
+        return ALL_TIME
+    return Window(begin_ns - run.origin_ns, end_ns - run.origin_ns)
 
 
 def followed(before: Run, after: Run, view: View) -> View:

@@ -13,6 +13,7 @@ from chopper_core.analyses.call_figures import (
     kernels_of_shape,
     shape_notes,
 )
+from chopper_core.analyses.kernel_figures import COLUMNS, main_classes
 from chopper_core.analyses.rows import Partition
 from chopper_core.columns import METRICS, Values
 from chopper_core.model.phrases import facts, percent
@@ -20,7 +21,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.views.shared.table_view import table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -48,7 +49,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        (),
+        columns_of({"class": main_classes(run, rows)}, COLUMNS),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort=f"-{_LOST}",
         shown=(*_SHOWN, "served_by") if by == LEVEL else _SHOWN,

@@ -15,6 +15,7 @@ from chopper_core.analyses.call_figures import (
     kernels_of_shape,
     shape_notes,
 )
+from chopper_core.analyses.kernel_figures import COLUMNS, main_classes
 from chopper_core.analyses.rows import Partition
 from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.model.charts import Roofline
@@ -57,7 +58,10 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        columns_of(shape_figures(run, rows) if by == LEVEL else {}),
+        columns_of(
+            {**(shape_figures(run, rows) if by == LEVEL else {}), "class": main_classes(run, rows)},
+            COLUMNS,
+        ),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *_WITH_COUNTERS),

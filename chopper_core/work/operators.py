@@ -128,9 +128,9 @@ def _scored(sizes: Attention, ends_together: bool) -> float:
 class OperatorModel:
     """The work of one kind of operator, from the recorded inputs of a call.
 
-    To add one, inherit from it, or from `ProductModel`, and put an instance into `MODELS`; in a
-    package of your own name the class as an entry point of the group `chopper.operators`
-    (docs/plugins.md).
+    To add one, inherit from it, from `ProductModel` or from `MovedModel`, and put an instance into
+    `MODELS`; in a package of your own name the class as an entry point of the group
+    `chopper.operators` (docs/plugins.md).
     """
 
     names: Sequence[str] = ()
@@ -156,6 +156,23 @@ class ProductModel(OperatorModel):
     def work(self, name: str, inputs: Inputs) -> Work | None:
         sizes = self.sizes(inputs)
         return None if sizes is None else _product_call(name, inputs, sizes, self.first)
+
+
+class MovedModel(OperatorModel):
+    """An operator that memory limits: it reads each tensor that it is given, and writes results of
+    the size of some of them."""
+
+    results: Sequence[int] = (0,)
+    """For each result the position of a tensor that has its size and type."""
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        places = [place for place, shape in enumerate(inputs.shapes) if shape]
+        size = sum(inputs.tensor_bytes(place) for place in (*places, *self.results))
+        if not places or isnan(size):
+            return None
+        sizes = dict.fromkeys("x".join(map(str, inputs.distinct(place))) for place in places)
+        shape = Moved(" ".join(sizes))
+        return Work(CallShape(name, shape, inputs.types_text(*places), bytes=size))
 
 
 class AttentionModel(OperatorModel):

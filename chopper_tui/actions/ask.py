@@ -355,7 +355,7 @@ def _followed_notes(run: Run) -> list[str]:
     if run.recent is None:
         return []
     others = [f"in the same directory: {each.text(clock())}" for each in run.recent.others]
-    return [*filter(None, [run.recent.problem]), *others]
+    return [*filter(None, [run.recent.problem, run.recent.gone]), *others]
 
 
 def _sources_text(run: Run, width: int) -> str:

@@ -194,7 +194,7 @@ def _figures(screen: Explorer) -> Iterator[Offer]:
             title = f"Figure: {quantity.name}"
             yield Offer(title, why, "view", there[0], lacks[there[0]])
     for column in screen.frame.columns:
-        yield Offer(f"Sort by: {column.title}", column.definition, "sort", f"-{column.name}")
+        yield Offer(f"Sort by: {column.title}", column.definition, "sort", column.name)
     shown = {column.name for column in screen.frame.columns}
     for column in screen.frame.more if screen.view.name else METRICS.values():
         if column.name not in shown:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.columns import METRICS, column_names, metric_named
+from chopper_core.columns import METRICS, column_names, metric_named, worst_first
 from chopper_core.columns.derived import instance_levels, underlying
 from chopper_core.columns.filter import NO_ROW
 from chopper_core.model.phrases import count, level_title
@@ -244,22 +244,29 @@ async def hide(screen: Explorer, argument: str) -> None:
 
 @action(TABLE, "o", title="Sort by …", takes="COLUMN", hint="sort", can=_has_rows)
 async def sort(screen: Explorer, argument: str) -> None:
-    """Sort the rows by a column (-COLUMN: largest first), by name, or in the level's default
-    order."""
+    """Sort the rows by a column, what needs attention first, such as the longest time or the least
+    share of a roof; again: reversed (-COLUMN: largest first, +COLUMN: smallest first); by name, or
+    in the level's default order."""
     frame = screen.frame
     if argument:
-        sign, name = ("-", argument[1:]) if argument.startswith("-") else ("", argument)
+        sign, name = (argument[0], argument[1:]) if argument[0] in "+-" else ("", argument)
         is_own = argument in ("own", "none", "default")
-        await _sort_by(screen, "" if is_own else sign + column_names([name], frame.columns)[0])
+        name = "" if is_own else column_names([name], frame.columns)[0]
+        if sign or is_own:
+            await _sort_by(screen, sign.replace("+", "") + name)
+        elif frame.sort.removeprefix("-") == name:
+            await reverse(screen, "")
+        else:
+            await _sort_by(screen, worst_first(name))
         return
     options = [("", "default order", f"by {level_title(frame.level)}, as in the run")]
     options.append(("name", "name", "alphabetical"))
     times = Counter(column.title for column in frame.columns)
     for column in frame.columns:
         title = column.title + (f" ({column.name})" if times[column.title] > 1 else "")
-        options.append((f"-{column.name}", title, column.definition))
-    current = frame.sort if frame.sort in ("", "name") else f"-{frame.sort.removeprefix('-')}"
-    screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
+        options.append((column.name, title, column.definition))
+    current = frame.sort.removeprefix("-")
+    screen.choose("Sort by", options, current, lambda chosen: sort(screen, chosen or "own"))
 
 
 @actions(TABLE)("""
@@ -273,7 +280,7 @@ async def _shift_sort(screen: Explorer, step: int) -> None:
     current = screen.frame.sort.removeprefix("-")
     position = names.index(current) + step if current in names else 0
     name = names[position % len(names)]
-    await _sort_by(screen, name if name == "name" else f"-{name}")
+    await _sort_by(screen, worst_first(name))
 
 
 @action(TABLE, "r", title="Reverse")

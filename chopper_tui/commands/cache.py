@@ -19,6 +19,7 @@ _KEPT: Final = {
     "verified": "stores that were verified",
     "program": "versions of Chopper and its plugins",
     "derived": "answers of stores that can't be written",
+    "screens": "first screens of the explorer",
 }
 OPTIONS: Final = """
     {list,clear}?=list | list them (default), or remove them

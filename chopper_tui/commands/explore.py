@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from chopper_core.ingest.follow import Follower
     from chopper_core.model.run import Run
     from chopper_core.util.progress import Progress
+    from chopper_core.views.frame import Frame
 
 
 def address_of(runs: list[str]) -> str:
@@ -136,10 +137,30 @@ def print_once(address: str, options: Namespace) -> int:
         sleep(follower.every_s)
         follower.tail()
         frame = query(follower.run or run, view)
-        write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
+        is_of_node = "feeds" in options
+        frame = _without_addresses(frame) if is_of_node else frame
+        text = printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii))
+        if is_of_node:
+            *lines, _ = text.splitlines()
+            text = escape_lines("\n".join([*lines, "chopper live", ""]))
+        write(text)
     finally:
         follower.close()
     return 0
+
+
+def _without_addresses(frame: Frame) -> Frame:
+    """The frame of a run whose folder goes with the command: nothing leads to it."""
+    from chopper_core.model.charts import Cards
+
+    charts = [
+        replace(each, cards=tuple(replace(card, address="") for card in each.cards))
+        if isinstance(each, Cards)
+        else each
+        for each in frame.charts
+    ]
+    view = replace(frame.view, run=Path(frame.view.run).name)
+    return replace(frame, view=view, charts=tuple(charts))
 
 
 def _write_lines(view: View, options: Namespace) -> int:
@@ -195,6 +216,7 @@ def show_run(
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
+    from chopper_tui.last_screen import own_screen
     from chopper_tui.opening import HEAD_START_S, Opening
     from chopper_tui.terminal import keys_kept, prepare_environment
 
@@ -224,6 +246,9 @@ def show_run(
             app = ChopperApp(opening, view, glyphs=glyphs, config=config)
             app.check, app.follower, app.exits_on_alarm = check, follower, exits_on_alarm
             app.reading = reading or app.reading
+            last = own_screen()
+            if last is not None and check is not None:
+                app.draw_over(last)
             code = run_app(app, mouse=config.mouse and mouse)
             if app.alarm:
                 tell(app.alarm)

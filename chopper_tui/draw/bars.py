@@ -328,7 +328,7 @@ class CardsDrawer(Drawer[Cards]):
         asked = [*(card.address for card in chart.cards), None]
         for place, own in enumerate(card_lines(chart.cards, width, glyphs)):
             lines += own
-            if (address := asked[place]) is not None and address != asked[place + 1]:
+            if (address := asked[place]) and address != asked[place + 1]:
                 lines.append([("  " + clean(address), "dim")])
         return lines
 

@@ -238,11 +238,11 @@ class SignalRowsDrawer(Drawer[SignalRows]):
 class GpuLanesDrawer(Drawer[GpuLanes]):
     """The time of each step, and a row per GPU in place of the table's: values and lanes."""
 
-    follows_cursor = is_table = is_alone = True
+    follows_cursor = is_table = is_alone = is_quick = True
     opens_with = "enter"
 
     def body_lines(self, chart: GpuLanes) -> int:
-        return _ROWS_AROUND + len(chart.labels) + (_STEP_LINES[0] if chart.steps else 0)
+        return _ROWS_AROUND + len(chart.labels) + (_STEP_LINES[0] if chart.steps else 1)
 
     def _most_lines(self, chart: GpuLanes) -> int:
         """With the chart of steps as high as it gets: of few of them it says no more by that."""
@@ -292,9 +292,10 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
         if chart.steps is not None:
             add_steps(chart.steps, on, max(on.left - count * tall - _ROWS_AROUND, 0))
         header: Line = [(pad(" ", columns.label), "header")]
-        for signal, limit in zip(chart.signals, chart.limits, strict=True):
+        scales = [*map(_lane_scale, chart.signals)]
+        for signal, limit, ends in zip(chart.signals, chart.limits, scales, strict=True):
             text, room = f"{signal.title.removeprefix('gfx ')} {signal.unit}", columns.each
-            scale = f"  {'–'.join(map(whole_text, _lane_scale(signal)))}"
+            scale = f"  {'–'.join(map(whole_text, ends))}"
             if signal.unit == Unit.CELSIUS and limit is not None:
                 scale = f"  of {whole_text(limit + _OVER)}"
             text += scale if len(text + scale) < room else ""
@@ -307,8 +308,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             shown = max(on.left - 2, 1)
         lanes = [
             (_at(each.numbers, max(columns.cells, 1)) - low) / max(high - low, 1e-9) * _LANE_HEIGHT
-            for each in chart.signals
-            for low, high in [_lane_scale(each)]
+            for each, (low, high) in zip(chart.signals, scales, strict=True)
         ]
         for row in sorted(order[:shown]):
             for line in _lane_lines(chart, row, lanes, columns, tall, on):
@@ -385,7 +385,8 @@ _NEAR: Final = 5.0
 _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6
-"""Of the bars of steps: what they want, and how many more they take."""
+"""Of the bars of steps with their title: what they want, and how many more they take. Without bars
+the first line is that of the time and the limits."""
 _MANY_STEPS: Final = 24
 """Steps from which their bars take more lines."""
 _TALLEST: Final = 4

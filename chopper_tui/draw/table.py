@@ -409,11 +409,13 @@ def columns_within(
     """
     found: list[DrawnColumn] = []
     used = 0
-    named = {frame.sort.removeprefix("-"), added, *(_HEATS if frame.view.name else _PREFERRED)}
+    chosen = {frame.sort.removeprefix("-"), added}
+    named = {*chosen, *(_HEATS if frame.view.name else _PREFERRED)}
     texts = column_texts(frame, lambda column: used <= width or column.name in named)
     for place, text in enumerate(headings.get(each.metric.name, each) for each in texts):
         is_beyond = place >= _IN_TIERS and not frame.view.columns and text.metric.name not in named
-        if place < first or is_beyond:
+        is_before = place < first and text.metric.name not in chosen
+        if is_before or is_beyond:
             continue
         found.append(_column(frame, text, glyphs, bars, bar_cells, is_comm))
         used += GAP + _plain(found[-1]).cells

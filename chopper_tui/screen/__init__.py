@@ -274,7 +274,8 @@ class Explorer(ScreenParts):
             here = (*self.trail_to(view)[:-1], replace(here[-1], view=view))
         self.home, self.run, self.trail = run, shown, here
         self.show(data)
-        self.give_keys(holder)
+        if self._holder is not holder:
+            self.give_keys(holder)
 
     @property
     def tabs(self) -> Tabs:
@@ -318,7 +319,7 @@ class Explorer(ScreenParts):
         self._show_place(frame)
         self.status.put(frame=frame, pointed="")
         self.table.show(data, row, place.offset)
-        self.query_one(KeyLine).put(view=frame.view.name)
+        self.query_one(KeyLine).view = frame.view.name  # It is drawn with the marks of panels.
         self.query_one(Position).count(self.table.cursor, len(frame))
         self.show_marks()
         self.show_charts()

@@ -579,6 +579,10 @@ class ScreenParts(SteadyScreen[None]):
         evidence = self._evidence_room(_MIN_SPARE, frame)
         spare = evidence.least if self._sizes["-large"] else 0
         picture = min(most, body - min(cards.most, body // 4) - spare)
+        # Rows get taller together: lines that are too few for that are of use below.
+        first, glyphs = self._pictures[0], self.table.glyphs
+        if picture - frame >= lines_wanted(self._pictures, width, glyphs):
+            picture = drawer_of(first).fitted(first, width, glyphs, picture - frame) + frame
         below = [cards._replace(least=min(cards.least, body - picture - spare))] * self._has_cards
         below += [evidence] if frame else []
         lines = {"PicturePane": picture} | divided_lines(body - picture, *below)

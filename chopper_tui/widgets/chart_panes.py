@@ -28,6 +28,7 @@ from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Line, Pieces, cut_line, marked
 from chopper_tui.draw.table import plan
+from chopper_tui.keymap import LIVE
 from chopper_tui.screen_data import ScreenSignal, Sparks, run_shown
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
@@ -123,10 +124,15 @@ class SignalPane(DrawnPane, Dragging):
 
     def show(self, run: Run, view: View) -> None:
         window = ALL_TIME if view.name else view.window
+        if view.name == LIVE:
+            from chopper_core.views.live import newest_window
+
+            window = newest_window(run)
         scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
-        if (run, scope) != self.content:
+        content = run, scope, view.name == LIVE
+        if content != self.content:
             self._measured = None
-        self.draw(run, scope)
+        self.draw(*content)
 
     def dragged(self, begin: int, end: int) -> None:
         if self._shown is None:
@@ -146,13 +152,18 @@ class SignalPane(DrawnPane, Dragging):
             self.redraw()
 
     def drawing(
-        self, width: int, height: int, check: Check, run: Run, view: View
+        self, width: int, height: int, check: Check, run: Run, view: View, is_newest: bool
     ) -> Sequence[Pieces]:
+        """Draw the signal of a view; that of the newest traces over the time since they began."""
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
         # With very many GPUs it takes long.
         make = partial(signal_chart, run, view, bins, check)
-        self._shown = seen = run.memo(("signal chart", view, bins), make)
+        seen = run.memo(("signal chart", view, bins), make)
+        if is_newest:
+            length_ns = seen.end_ns - seen.start_ns
+            seen = replace(seen, start_ns=0, end_ns=length_ns, scope_ns=(0, length_ns))
+        self._shown = seen
         axis = self.time_axis
         rows = height - (not self.is_panel)
         lines = plot.draw_signals(seen, room, rows, self.glyphs, time_axis=axis, check=check)
@@ -175,6 +186,8 @@ class PicturePane(DrawnPane, Dragging, Listing):
 
     _taken = 0
     """Lines at their top that the border has."""
+    _fits: tuple[int, int] | None = None
+    """The size that a quick drawing was made for."""
     _shown: tuple[Sequence[Chart], int, int | None] = (), 0, None
 
     @property
@@ -202,9 +215,22 @@ class PicturePane(DrawnPane, Dragging, Listing):
             return last
         return min(int(np.searchsorted(bar.steps, before.steps[self.cursor])), last)
 
+    @property
+    def _is_quick(self) -> bool:
+        return bool(self.pictures) and drawing.drawer_of(self.pictures[0]).is_quick
+
+    def draw_soon(self) -> None:
+        """Draw a quick picture at once: it is painted together with the lines around it."""
+        if self._is_quick:
+            self._asked += 1
+            self._fits = None
+            self.redraw()
+        else:
+            super().draw_soon()
+
     def forget(self) -> None:
         """Leave out the picture of another place, until that of the new one is drawn."""
-        self.content, self.drawn = (), ()
+        self.content, self.drawn, self._fits = (), (), None
         self.redraw()
 
     def show_cursor(self) -> None:
@@ -316,11 +342,12 @@ class PicturePane(DrawnPane, Dragging, Listing):
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines drawn last; quick drawings are there at the first paint.
+        """The lines drawn last; quick drawings are there at the first paint, and of each size.
 
         The title is in the border: what is left of its line is the legend.
         """
-        if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
+        if self._is_quick and self._fits != (width, height):
+            self._fits = width, height
             self.drawn = self.drawing(width, height, wanted, *self.content)
         if not self.is_panel:
             return self.drawn

@@ -240,7 +240,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         }
         wanted: list[Sparks | LaneLines]
         if lanes is not None:
-            layout = plan(frame, width, glyphs, lanes=True, is_place=True)
+            layout = plan(frame, width, glyphs, lanes=True, added=self.added, is_place=True)
             lines = [
                 LaneLines(glyphs, column.cells, lanes=lanes, has_border=self.is_panel)
                 for column in layout.sparks

@@ -108,6 +108,9 @@ for shapes in ("[[3, 5, 64], [256, 64], []]", "[[3, 5, 64], [256, 63]]", "[7]"):
     types = '["c10::BFloat16", "c10::BFloat16", ""]'
     work = operator_work("wattlog::gated_linear", Inputs.parsed(shapes, types))
     print(work and (work.call.label, work.flops, work.bytes))
+types = '["c10::BFloat16", "float", ""]'
+gate = operator_work("wattlog::gate", Inputs.parsed("[[3, 5], [3, 5], []]", types))
+print(gate and (gate.call.label, gate.bytes, gate.is_moved))
 print(has_model("wattlog::other"), len(plugins.problems()))
 """
     for site, gated in ((PLUGIN, True), (tmp_path, False)):
@@ -119,14 +122,16 @@ print(has_model("wattlog::other"), len(plugins.problems()))
             text=True,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        first, known, other, odd, last = done.stdout.splitlines()
+        first, known, other, odd, gate, last = done.stdout.splitlines()
         assert first.endswith("False False") and other == odd == "None" and last == "False 0"
         if gated:
             size = 2 * (3 * 5 * 64 + 256 * 64 + 3 * 5 * 256)
             assert known.endswith(f", {2.0 * 15 * 64 * 256}, {float(size)})")
             assert "15x256x64" in known
+            # Reads (3, 5) in bfloat16 and in float32, and writes it in bfloat16.
+            assert gate.endswith(f", {float(15 * (2 + 4 + 2))}, True)")
         else:
-            assert known == "None"
+            assert known == gate == "None"
 
 
 @pytest.mark.sweep

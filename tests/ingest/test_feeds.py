@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -413,6 +414,9 @@ def test_live_has_what_the_library_knows_of_each_gpu(
                 assert (np.diff(numbers) <= 0).all(), column
         history = query(opened, frame.target(1))
         assert [*history.labels] == ["1"]
+        # Its unit can't be known of AMD's GPUs: missing, with the reason.
+        assert ("now_pcie_gbps" in columns) is not is_amd
+        assert any(note.startswith("no PCIe traffic: ") for note in history.notes) is is_amd
         power = next(each for each in history.charts if getattr(each, "unit", "") == "W")
         own, limit = power.series
         assert set(limit.numbers.tolist()) == {750.0 if is_amd else 700.0}
@@ -421,3 +425,16 @@ def test_live_has_what_the_library_knows_of_each_gpu(
             query(opened, parse(f"{run}:?view=live&of=gpu:99"))
     finally:
         follower.close()
+
+
+def test_live_once_prints_rows_and_no_address_of_its_folder(tmp_path: Path) -> None:
+    home = {"XDG_CACHE_HOME": str(tmp_path), "STAND_IN": json.dumps({"gpus": 2})}
+    places = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'record' / 'stand_ins'}"}
+    command = [sys.executable, "-m", "chopper_tui", "live", "--once"]
+    done = subprocess.run(
+        command, env={**os.environ, **home, **places}, capture_output=True, text=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0].endswith(" › live") and lines[-1] == "chopper live"
+    assert not any("/chopper-live-" in line or "chopper show" in line for line in lines)
+    assert [line.split()[0] for line in lines if "AMD Instinct MI300X" in line] == ["0", "1"]

@@ -455,10 +455,10 @@ def test_a_deleted_file_and_a_failed_look_are_said(folder: Path, follower: Follo
     gone.unlink()
     assert (
         len(caught_up(follower).sources) == 1
-        and follower.deleted == "node1_101.…trace.json deleted"
+        and follower.recent.gone == "node1_101.…trace.json deleted"
     )
     gone.write_text(text)
-    assert len(caught_up(follower).sources) == 2 and not follower.deleted
+    assert len(caught_up(follower).sources) == 2 and not follower.recent.gone
 
     def fails(_: object) -> Run:
         raise OSError(28, "No space left on device")
@@ -479,7 +479,27 @@ def test_a_renamed_file_is_no_deleted_one(folder: Path, follower: Follower) -> N
     own.rename(own.with_name(own.name.replace("node1", "node7")))
     assert len(caught_up(follower).sources) == 2
     follower.poll()
-    assert not follower.deleted
+    assert not follower.recent.gone
+
+
+@pytest.mark.parametrize("name", ["node1_101.old", ".node1_101.json", "kept/node1_101.txt"])
+def test_a_file_renamed_to_what_is_not_read_is_said_and_no_deleted_one(
+    name: str, folder: Path, follower: Follower
+) -> None:
+    for rank in ranks_of(2, 3, 2):
+        written(folder, rank, 1000 + rank.rank)
+    (folder / "kept").mkdir()
+    follower.open()
+    own = sorted(folder.glob("node1*"))[1]
+    own.rename(folder / name)
+    assert len(caught_up(follower).sources) == 1
+    follower.poll()
+    assert follower.recent.gone == f"node1_101.…trace.json renamed to {Path(name).name}"
+    # Another file with the inode of a deleted one is none that was renamed.
+    (folder / name).unlink()
+    (folder / "notes.txt").write_text("another file")
+    follower.poll()
+    assert follower.recent.gone == "node1_101.…trace.json deleted"
 
 
 def test_of_a_large_file_the_samples_near_traces_are_those_of_the_whole(

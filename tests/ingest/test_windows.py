@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.analyses.step_times import step_times
 from chopper_core.ingest.discovery import holds_runs
@@ -14,9 +15,12 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostSteps
+from chopper_core.model.view import ALL_TIME
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from chopper_core.views.live import newest_window
 from chopper_core.views.query import query
+from chopper_core.views.shared.signal_charts import signal_chart
 from tests.training import Rank, step
 
 BASE_NS = 1_790_000_000_000_000_000
@@ -165,3 +169,24 @@ def test_every_view_answers_for_windows_far_from_each_other(tmp_path: Path) -> N
     run = open_run(str(tmp_path), jobs=1)
     for name in ("findings", "overview", "live", "timeline", "ranks", "graph", "launch"):
         assert len(query(run, parse(f"x?view={name}")).labels), name
+
+
+def test_curves_of_live_are_those_of_the_newest_window(tmp_path: Path) -> None:
+    """One 70 hours before it, or just before it, belongs to them only if no gap is between."""
+    for gap_us, are_both in ((70 * 3600 * 10**6, False), (10**5, True)):
+        folder = tmp_path / str(gap_us)
+        for window, at_us in enumerate((0, gap_us)):
+            for each in ranks_of(2, 3 + 10 * window, 2, at_us):
+                written(folder, each, 1000 * (window + 1) + each.rank)
+        run = open_run(str(folder), jobs=1)
+        start, ends = run.table.start_ns, run.table.start_ns + run.table.duration_ns
+        first_ns = int(start[run.table.iteration >= 13].min())
+        window = newest_window(run)
+        if are_both:
+            assert window == ALL_TIME
+            continue
+        assert window.from_ns is not None and window.to_ns is not None
+        assert first_ns - 10**6 <= window.from_ns + run.origin_ns <= first_ns
+        chart = signal_chart(run, replace(parse(f"{run.name}:"), window=window), 50)
+        assert window.to_ns + run.origin_ns >= int(ends.max())
+        assert np.isfinite(chart.values).mean() > 0.8

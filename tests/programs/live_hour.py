@@ -275,6 +275,8 @@ def run(
             sizes.append(len(terminal.output))
             used_s.append(terminal.processor_s() - before_s)
             memory_mb.append(_resident_mb(terminal.process.pid))
+            if stalls and second == seconds // 2 + 1 and "rank" in terminal.screen.display[-2]:
+                wrong.append(f"second {second}: a stall that is over is said\n{terminal.text}")
             if stalls and second == seconds // 2:
                 wrong += _stalled(hour, terminal, second)
         lasted_s = time.monotonic() - began_s

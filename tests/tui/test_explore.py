@@ -307,7 +307,14 @@ async def test_sorting() -> None:
         await at.press("o")
         assert isinstance(at.app.screen, Chooser)
         await at.press("down", "enter")
+        # What needs attention comes first; the same again reverses.
         await at.command("sort idle")
+        assert at.frame.sort == "-idle_ns"
+        await at.command("sort busy")
+        assert at.frame.sort == "busy_pct"
+        await at.command("sort busy")
+        assert at.frame.sort == "-busy_pct"
+        await at.command("sort +idle")
         assert at.frame.sort == "idle_ns"
         await at.command("sort nonsense")
         assert "unknown column" in at.status and at.frame.sort == "idle_ns"
@@ -488,7 +495,7 @@ async def test_what_is_pasted_is_taken_before_the_keys_that_follow() -> None:
         at.paste("kernels\nquit")
         at.send("enter", "j")
         await at.settle()
-        assert at.frame.sort == "kernels" and at.explore.table.cursor == 1
+        assert at.frame.sort == "-kernels" and at.explore.table.cursor == 1
 
 
 async def test_the_frame_on_the_screen_is_the_cores() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from textual.widgets import Label, OptionList
 
-from chopper_core.model.view import Baseline
+from chopper_core.model.view import Baseline, View
 from chopper_core.views import VIEWS, columns_of_view
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -134,6 +134,21 @@ async def test_a_phase_shows_its_slowest_layer_first() -> None:
             charged[table.text_of("layer", int(table.layer[row]))] += ns
         assert at.frame.level == "layer"
         assert at.label == at.frame.labels[0] == max(charged, key=lambda layer: charged[layer])
+
+
+@pytest.mark.parametrize("typed", ["p95", "median", "spread", "caused wait"])
+async def test_a_column_that_was_chosen_is_on_the_screen(typed: str) -> None:
+    """Also next to the lanes of the summary, and where others were scrolled to."""
+    async with explorer((80, 24), measured_run(), View("measured", name="overview")) as at:
+        for key in ((), "1", "3"):
+            await at.press(*key)
+            titles = await search(at, typed)
+            wanted = {f"Column: {typed}", f"Sort by: {typed}"}
+            place = next(place for place, each in enumerate(titles) if each in wanted)
+            await at.press(*["down"] * place, "enter")
+            assert typed in [
+                each.text.metric.title for each in at.explore.table.layout_plan.columns
+            ]
 
 
 async def test_rankings_and_statistics_lead_where_they_say() -> None:

@@ -44,6 +44,10 @@ def test_news_of_files(tmp_path: Path) -> None:
     assert files.news() == "rank0.json and 1 more deleted"
     files.note(files.state())
     assert files.news() == ""
+    (tmp_path / "rank1.json").rename(tmp_path / "rank1.json.old")
+    assert files.news() == "rank1.json renamed to rank1.json.old"
+    (tmp_path / "rank3.json").unlink()
+    assert files.news() == "rank1.json renamed to rank1.json.old · rank3.json deleted"
 
 
 async def test_reload_keeps_the_place_and_the_row(tmp_path: Path) -> None:

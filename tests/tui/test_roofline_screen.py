@@ -47,6 +47,19 @@ async def test_the_picture_follows_the_cursor(run: Run, size: tuple[int, int]) -
         assert len(seen) == 4
 
 
+async def test_a_sort_shows_the_worst_of_the_roof_first_and_again_the_best(run: Run) -> None:
+    async with explorer((80, 24), run, View(run.name, name="roofline")) as at:
+        await at.command("sort % roof")
+        shares = at.frame.values["model_roof_pct"].known().tolist()
+        assert shares == sorted(shares) and len({*shares}) == 4
+        # The chooser sorts to the same side.
+        await at.command("sort own")
+        await at.press("o", *"% roof", "enter")
+        assert at.frame.values["model_roof_pct"].known().tolist() == shares
+        await at.press("o", *"% roof", "enter")
+        assert at.frame.values["model_roof_pct"].known().tolist() == shares[::-1]
+
+
 async def test_a_key_copies_the_benchmark_of_the_row(run: Run) -> None:
     async with explorer(SIZES[0], run, View(run.name, name="roofline")) as at:
         await at.press("j", "B")

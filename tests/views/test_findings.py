@@ -83,6 +83,8 @@ ABOUT = {
     "layer": {"mean_ns"},
     "long-stage": {"stage_x"},
     "low-clock": {"mean_gfx_mhz", "mean_mem_mhz", "gfx_mhz"},
+    "memory-roof": {"kernel_ns"},
+    "moved-data": {"kernel_ns"},
     "missing": {"unmodelled_pct", "idle_unknown_ns", "idle_ns", "calls", "kernel_ns"},
     "operation": {"mean_ns", "kernel_ns"},
     "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
@@ -99,6 +101,8 @@ ABOUT = {
         "compute_busy_ns",
     },
     "throttled": {"throttled_pct", "throttle_pct"},
+    "unfused-attention": {"kernel_ns"},
+    "wide-type": {"kernel_ns"},
 }
 """Rule → the columns of which its evidence shows one at least, in the narrowest terminal."""
 

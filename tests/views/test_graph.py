@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses import scope_path
 from chopper_core.graph.build import step_graph
-from chopper_core.graph.path import longest_path
+from chopper_core.graph.path import GAPS, longest_path
 from chopper_core.graph.step_graph import replay
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
@@ -17,8 +18,9 @@ from chopper_core.model.table import NO_LABEL, Category, Kind
 from chopper_core.model.view import View
 from chopper_core.render import render_frame
 from chopper_core.util.errors import NothingToShow
-from chopper_core.views import graph, view_spec
+from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
+from chopper_core.views.graph import TYPES
 from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.support import Row, counted_rows, run_of, sample_run
@@ -48,7 +50,7 @@ def test_rows_partition_the_scope_and_the_path(run: Run, by: str) -> None:
         for name in ("path_ns", "path_gap_ns", *gaps):
             assert frame.total[name] == nodes.total[name] == frame.values[name].numbers.sum()
         assert frame.total["path_activities"] == len(nodes.labels)
-    parts = sum(frame.total.get(f"gap_{name}_ns") or 0 for name in graph.GAPS)
+    parts = sum(frame.total.get(f"gap_{name}_ns") or 0 for name in GAPS)
     assert parts == frame.total["path_gap_ns"]
 
 
@@ -87,7 +89,7 @@ def test_the_mix_counts_each_type() -> None:
     category[4] = Category.MEMSET
     run = replace(run, table=replace(run.table, category=category))
     frame = shown(run, "type")
-    assert set(frame.labels) == set(graph.TYPES)
+    assert set(frame.labels) == set(TYPES)
     assert column(frame, "kernel_ns") == {
         "compute": 10,
         "memory": 20,
@@ -166,7 +168,7 @@ def test_the_straggler_is_on_the_path(run: Run) -> None:
 
 def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(sample_run(), partial_iterations={0: frozenset([10])})
-    monkeypatch.setattr(graph, "MAX_ROWS", 10)
+    monkeypatch.setattr(scope_path, "MAX_ROWS", 10)
     frame = shown(run, "operation", cut=True)
     own = run.table.iteration == 11
     assert frame.total["kernel_ns"] == run.table.duration_ns[own].sum()
@@ -175,10 +177,10 @@ def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch)
 
 def test_of_too_many_gpus_some_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     run = sample_run(gpus=8)
-    monkeypatch.setattr(graph, "MAX_ROWS", 10)
+    monkeypatch.setattr(scope_path, "MAX_ROWS", 10)
     own = run.table.iteration == 10
     whole = int(own.sum())
-    monkeypatch.setattr(graph, "_MOST_ROWS", whole // 2)
+    monkeypatch.setattr(scope_path, "_MOST_ROWS", whole // 2)
     frame = shown(run, "gpu")
     assert len(frame.labels) == 4
     for row, gpu in enumerate(map(int, frame.labels)):

@@ -343,3 +343,13 @@ def test_kernels_of_torch_compile_without_inputs_are_told_by_what_they_fuse(
         "triton red add_mean_mul": 30_000,
         "no shape: elementwise": 30_000,
     }
+
+
+def test_a_filter_finds_products_by_their_class(run: Run) -> None:
+    """Labels of shapes begin with the operator; people look for GEMMs."""
+    for view in ("view=roofline", "view=lost&by=shape", "view=kernels&by=shape"):
+        labels = {*query(run, parse(f"R?{view}")).labels}
+        for text in ("gemm", "class:gemm"):
+            assert {*query(run, parse(f"R?{view}&filter={text}")).labels} == {LARGE, SMALL}
+        others = query(run, parse(f"R?{view}&filter=!gemm")).labels
+        assert {*others} == labels - {LARGE, SMALL}

@@ -77,7 +77,6 @@ _MISSING_WORDS: Final = frozenset(
 )
 _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
-_UNSUPPORTED_NUMBERS: Final = np.array([*_UNSUPPORTED], np.float64)
 
 _QUANTITY: Final = late(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
@@ -131,7 +130,9 @@ def quantities(
     if known is not None:
         numbers, unit = known
         factor = np.full(len(numbers), factors.get(unit or default_unit, nan))
-        flaws = np.isin(numbers, _UNSUPPORTED_NUMBERS) * np.int8(Flaw.MISSING)
+        flaws = np.zeros(len(numbers), np.int8)
+        for unsupported in _UNSUPPORTED:
+            flaws[numbers == float(unsupported)] = Flaw.MISSING
     else:
         found = [quantity(cell) for cell in cells.distinct]
         pairs = [(0, "") if isinstance(each, Flaw) else each for each in found]

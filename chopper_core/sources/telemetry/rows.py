@@ -176,6 +176,8 @@ class RowCollector:
         for column, cells in columns:
             if column.note:
                 self.notes[column.note] = None
+            if not cells.is_filled.any():
+                continue
             for field, own in _members(column, cells):
                 values, flaws, factors = _read(field, own)
                 usable = np.flatnonzero(flaws == Flaw.NONE)

@@ -214,13 +214,17 @@ def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
 
 def _last_of_ties(series: Readings) -> tuple[Int64, AnyArray]:
     """Return times and values in ascending order of time, the last one of equal times."""
+    if (series.times_ns[1:] > series.times_ns[:-1]).all():
+        return series.times_ns, series.values
     order = np.argsort(series.times_ns, kind="stable")
     order = order[run_mask(series.times_ns[order][::-1])[::-1]]
     return series.times_ns[order], series.values[order]
 
 
 def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSamples:
-    times_ns = distinct(np.concatenate([samples.time_ns for samples in parts]))
+    times_ns = parts[0].time_ns
+    if not all(np.array_equal(times_ns, samples.time_ns) for samples in parts[1:]):
+        times_ns = distinct(np.concatenate([samples.time_ns for samples in parts]))
     values = np.full((len(parts), len(times_ns)), np.nan)
     begins = np.full(values.shape, np.iinfo(np.int64).min)
     for row, samples in enumerate(parts):
@@ -259,10 +263,13 @@ def _shares_of_ticks(fields: Mapping[Field, Readings]) -> dict[str, SignalSample
         if column.kind is not FieldKind.RESIDENCY:
             continue
         under_at_ns, under = _last_of_ties(series)
-        times_ns, at_under, at_ticks = np.intersect1d(
-            under_at_ns, ticks_at_ns, assume_unique=True, return_indices=True
-        )
-        share = _shares_under(times_ns, under[at_under], all_ticks[at_ticks], column.part)
+        times_ns, whole = under_at_ns, all_ticks
+        if not np.array_equal(under_at_ns, ticks_at_ns):
+            times_ns, at_under, at_ticks = np.intersect1d(
+                under_at_ns, ticks_at_ns, assume_unique=True, return_indices=True
+            )
+            under, whole = under[at_under], all_ticks[at_ticks]
+        share = _shares_under(times_ns, under, whole, column.part)
         shares |= {column.part: share} if share else {}
     return shares
 

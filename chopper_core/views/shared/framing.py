@@ -10,6 +10,7 @@ from chopper_core.analyses.rows import Partition
 from chopper_core.columns.filter import FilterRows, Shown, shown_of
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import LineChart, picked
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
@@ -62,6 +63,11 @@ def framed(
         means = signal_means(
             signal, rows.nodes, shown.at, lambda each: not view.name or each.name in run.measured
         )
+
+    def is_extrapolated(name: str) -> bool:
+        is_marked = name in result.extrapolated_total or name in run.doubted
+        return is_marked or columns.is_total_extrapolated(name)
+
     return Frame(
         view=view,
         level=rows.level,
@@ -96,6 +102,6 @@ def framed(
         base=columns.base.text if columns.base.is_applied or columns.adds_up else "",
         total_title=result.total_title or columns.base.total_title(rows.level, rows.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals | run.doubted,
+        extrapolated_total=LazyMap([each.name for each in columns.metrics], is_extrapolated),
         quality=run.doubts,
     )

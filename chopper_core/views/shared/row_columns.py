@@ -224,15 +224,14 @@ class Columns:
         partial = self._coverage.partial_totals(self.metrics)
         return frozenset(name for name in partial if self.totals[name] is not None)
 
-    @property
-    def extrapolated_totals(self) -> frozenset[str]:
-        """Those of columns with rows that are extrapolated or missing: others have none."""
-        for metric in self.metrics:
-            values = self.values(metric.name)
-            masks = (each for each in (values.extrapolated, values.missing) if each is not None)
-            if any(each.any() for each in masks):
-                self.totals[metric.name]
-        return frozenset(self._extrapolated)
+    def is_total_extrapolated(self, name: str) -> bool:
+        """Only columns with rows that are extrapolated or missing have such a total."""
+        values = self.values(name)
+        masks = (each for each in (values.extrapolated, values.missing) if each is not None)
+        if not any(each.any() for each in masks):
+            return False
+        _ = self.totals[name]
+        return name in self._extrapolated
 
 
 def names_of(

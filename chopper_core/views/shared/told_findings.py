@@ -86,7 +86,16 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
         from chopper_core.findings import checked
 
         known = checked(run, view)
-        return tuple(known.range_ns(*each) for each, _ in known.placed)
+        found = [known.range_ns(*each) for each, _ in known.placed]
+        for ((_, part), whose), (low, _) in zip(known.placed, tuple(found), strict=True):
+            if whose is None or low is None or part.together_ns is not None:
+                continue
+            # A whole saves no less than its part.
+            least, most = found[whose]
+            saving = known.placed[whose][0][1].saving_ns
+            if least is not None and saving is not None:
+                found[whose] = max(least, min(low, saving)), most
+        return tuple(found)
 
     kind = tuple[Ends, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))

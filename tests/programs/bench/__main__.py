@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from chopper_core.views import VIEWS
-from tests.programs.bench import analyses, budgets, engine, explorer, memory, private, reading
+from tests.programs.bench import analyses, budgets, data, engine, explorer, memory, private, reading
 from tests.programs.bench.page import Conditions, Section, page_of
 from tests.programs.bench.processes import ROOT, Cost, in_turn, run
 from tests.programs.bench.runs import LARGE, MANY, MOST
@@ -27,6 +27,7 @@ _QUICK: Mapping[str, Any] = {
     "most": (500, 3_730),
     "counters": 0.05,
     "runs": 300,
+    "names": (2_000, 2_000),
     "rounds": 1,
     "views": ("overview", "kernels", "ranks"),
 }
@@ -44,7 +45,7 @@ _EACH_FIRST = (
 def main() -> None:
     """Run the parts that are named, or all, in turn; what is measured so far is on the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="*", metavar="PART", help=_NAMES)
+    parser.add_argument("part", nargs="*", metavar="PART", help=_PART_NAMES)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the page to write")
     parser.add_argument("--quick", action="store_true", help="small runs, each once")
     parser.add_argument("--size", type=int, default=200, metavar="MB", help="of the trace")
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--most", type=_shape, default=MOST, metavar="RANKSxKERNELS")
     parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--runs", type=int, default=3000, help="tiny ones in a directory")
+    parser.add_argument("--names", type=_shape, default=(60_000, 2_000), metavar="COUNTxBYTES")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--views", type=_views, default=tuple(VIEWS), metavar="VIEW,…", help="keys")
     if "--quick" in sys.argv:
@@ -156,6 +158,32 @@ def _runs(options: argparse.Namespace) -> Section:
             name = f"{options.runs:,} tiny runs in a directory, {what}, wall"
             most = most_ms * options.runs
             found.append(budgets.at_most(name, most, 1000 * spent.wall_s, "ms"))
+    with TemporaryDirectory() as cache:
+        case = explorer.Case("runs", (*_CHOPPER, str(folder)), "", ())
+        for what in ("never seen", "cached"):
+            wall_s = explorer.first_rows_s(case, SMALL, cache)
+            name = f"{options.runs:,} tiny runs in a directory, {what}, first rows, wall"
+            found.append(budgets.at_most(name, 1000, 1000 * wall_s, "ms"))
+    return Section([], found)
+
+
+def _names(options: argparse.Namespace) -> Section:
+    """A trace of very many long names, never opened and then opened again."""
+    path = str(data.names_trace(*options.names))
+    with TemporaryDirectory() as cache:
+        command = ["env", f"XDG_CACHE_HOME={cache}", *_CHOPPER, "show", path]
+        once = run(command).cpu_s
+        again = median(run(command).cpu_s for _ in range(3))
+        demo = [*command[:-1], str(_DEMO)]
+        run(demo)
+        base = median(run(demo).cpu_s for _ in range(3))
+    title = f"{options.names[0]:,} names of {options.names[1]:,} bytes"
+    found = [
+        budgets.at_most(f"{title}, read, processor time", 3000, 1000 * once, "ms"),
+        budgets.at_most(
+            f"{title}, opened again, beyond the demo", 300, 1000 * max(again - base, 0.0), "ms"
+        ),
+    ]
     return Section([], found)
 
 
@@ -206,11 +234,13 @@ def _ranks(options: argparse.Namespace) -> Section:
 
 def _most(options: argparse.Namespace) -> Section:
     views = analyses.views_of(options.most, 1, compares=False)
+    again = analyses.views_of(options.most, options.rounds, compares=False, only="overview")
     case = explorer.many(*options.most)
     presses, idle = explorer.pressed(case, SMALL, 2)
     seen = explorer.Seen(case.title, SMALL, [], presses, idle)
     lines = [*analyses.report(options.most, views), "", *explorer.report([seen])]
-    return Section(lines, [*budgets.of_most(views, presses, case.title)])
+    summary_ms = again["overview"][0]
+    return Section(lines, [*budgets.of_most(views, summary_ms, presses, case.title)])
 
 
 def _analyses(options: argparse.Namespace) -> Section:
@@ -224,6 +254,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "counters": ("Reading counters", _counters),
     "start": ("Starting", _start),
     "runs": ("A directory of tiny runs", _runs),
+    "names": ("Very many long names", _names),
     "private": ("Explorers side by side", _private),
     "explorer": ("The explorer over a pseudo-terminal", _explorer),
     "keys": ("Every key in every view", _keys),
@@ -233,7 +264,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "analyses": ("The views of a run of a million activities", _analyses),
 }
 """Title and measurement of each part, in the order of the page."""
-_NAMES = f"of {', '.join(PARTS)}; all unless named"
+_PART_NAMES = f"of {', '.join(PARTS)}; all unless named"
 
 
 def _ms(seconds: list[float]) -> str:

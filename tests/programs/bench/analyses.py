@@ -71,12 +71,15 @@ def _took(run: Run, view: View) -> float:
     return (time.process_time() - start) * 1000
 
 
-def views_of(shape: tuple[int, int], rounds: int, compares: bool) -> dict[str, tuple[float, float]]:
+def views_of(
+    shape: tuple[int, int], rounds: int, compares: bool, only: str = ""
+) -> dict[str, tuple[float, float]]:
     """View → ms cold and again, with another run to compare with or without; each round is a
-    process, with the files in the page cache."""
+    process, with the files in the page cache. `only` is how the names of the views begin."""
     ranks, kernels = shape
     code = "from tests.programs.bench.analyses import main; main()"
     arguments = [sys.executable, "-c", code, "--store", str(store_of(ranks, kernels, parts=True))]
+    arguments += ["--only", only]
     if compares:
         arguments += ["--other", str(store_of(ranks, int(kernels * _SHORTER), parts=True))]
     rows = [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 from tests.programs.bench.processes import ROOT
 
@@ -26,6 +28,38 @@ def trace(megabytes: int) -> Path:
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
     return path
+
+
+def names_trace(count: int, size: int) -> Path:
+    """A trace of a kernel of each of so many names, whose templates make them so long."""
+    path = ROOT / "build" / "bench" / f"names-{count}x{size}" / "rank0.json"
+    if path.exists():
+        return path
+    random = Random(count)
+    events: list[dict[str, object]] = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1}
+        | {"ts": 0, "dur": 10 * count}
+    ]
+    for number in range(count):
+        name = f"void kernel_{number}<"
+        while len(name) < size:
+            name += random.choice(_PARTS_OF_NAMES)
+        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
+        kernel = {"cat": "kernel", "name": name[:size], "pid": 0, "tid": 7, "dur": 4}
+        link = {"correlation": number + 1}
+        events.append({"ph": "X", "ts": 10 * number + 1, **launch, "args": link})
+        place = {"device": 0, "stream": 7, **link}
+        events.append({"ph": "X", "ts": 10 * number + 5, **kernel, "args": place})
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    return path
+
+
+_PARTS_OF_NAMES = (
+    "at::native::vectorized_elementwise_kernel<4, ", "std::array<char*, 3ul>, ",
+    "cutlass::gemm::kernel::DefaultGemm<", "at::native::(anonymous namespace)::",
+    "reduce_kernel<512, 1, ", "float, c10::BFloat16, ",
+)  # fmt: skip
 
 
 def unpacked(path: Path) -> Path:

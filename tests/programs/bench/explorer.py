@@ -235,7 +235,21 @@ def first_paint(case: Case, size: tuple[int, int], rest_s: float = 0.0) -> float
     with opened(case, size) as terminal:
         terminal.until(lambda: case.is_complete(terminal))
         found = terminal.processor_s()
-        terminal.quiet(rest_s)
+        if rest_s:
+            terminal.rest()
+            terminal.quiet(rest_s)
+        return found
+
+
+def first_rows_s(case: Case, size: tuple[int, int], cache: str) -> float:
+    """Seconds from the start of the process to the first rows, with a cache; all rows are waited
+    for, so that they are there the next time."""
+    began = time.monotonic()
+    with Terminal(size=size, command=case.command, XDG_CACHE_HOME=cache) as terminal:
+        terminal.until(lambda: _ROWS_STAND.search(terminal.text) is not None)
+        found = time.monotonic() - began
+        while "being read" in terminal.text:
+            terminal.quiet(1.0)
         return found
 
 

@@ -102,15 +102,12 @@ def peers(path: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def measure(megabytes: int, rounds: int, *, alone: bool = False) -> Measured:
-    """Medians of `rounds` runs of each in turn; of Chopper alone, with two processes too, where
-    asked for."""
+    """Medians of `rounds` runs of each in turn; of Chopper alone where asked for."""
     path = trace(megabytes)
     size = unpacked(path).stat().st_size / 1e6
-    commands = {TABLE: python(_TABLE, str(path), "1")}
+    commands = {TABLE: python(_TABLE, str(path), "1"), SHARED: python(_TABLE, str(path), "2")}
     missing: list[str] = []
-    if alone:
-        commands[SHARED] = python(_TABLE, str(path), "2")
-    else:
+    if not alone:
         commands["chopper: events to columns"] = python(_READ, str(path))
         others, missing = peers(path)
         commands |= others

@@ -1,4 +1,4 @@
-"""The work of wattlog's fused linear layer with a gate, which Chopper doesn't know."""
+"""The work of wattlog's own operators, which Chopper doesn't know."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import Product
-from chopper_core.work.operators import ProductModel
+from chopper_core.work.operators import MovedModel, ProductModel
 
 
 class GatedLinear(ProductModel):
@@ -20,3 +20,9 @@ class GatedLinear(ProductModel):
         *rows, inner = inputs.shapes[0]
         columns, again = inputs.shapes[1]
         return Product(prod(rows), columns, inner) if inner == again else None
+
+
+class Gate(MovedModel):
+    """Values times gates: reads both, writes as many values."""
+
+    names = ("wattlog::gate",)

@@ -1,0 +1,257 @@
+"""Kernels that could be better on all GPUs alike: of a wide type, far below the memory roof, or
+that only move data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from chopper_core.findings.rule import (
+    FEWEST,
+    Cost,
+    Finding,
+    FindingsContext,
+    Group,
+    largest_first,
+    rule,
+    threshold,
+)
+from chopper_core.findings.titles import of_name, one_line, shortened
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, MODEL_BYTES
+from chopper_core.model.hardware import ElementType
+from chopper_core.model.phrases import listed, percent, time
+from chopper_core.model.table import Kind
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import combined, sums_of
+from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import MATRIX_CLASSES
+
+WIDER: Final = threshold("""time that a product of a wider type takes longer | 1 | % of the step
+    a small one, such as a router's, is often wide on purpose""")
+FEWER_FLOPS: Final = threshold("""peak of the wider type | 60 | % of the main type's, at most
+    types of about the same peak are not worth changing""")
+MEMORY_ROOF: Final = threshold("""bytes of the model per time | 10 | % of the memory bandwidth
+    kernels that memory bounds reach 50 to 90 %; a tenth leaves room for what the model of bytes
+    doesn't know""")
+LARGE_KERNEL: Final = threshold("""kernels far below the memory roof | 3 | % of the step
+    smaller ones are hardly worth a change""")
+MOVED: Final = threshold("""kernels that only copy | 4 | % of the step
+    casts of mixed precision take 1 to 3 %""")
+UNFUSED: Final = threshold("""softmax of its own | 1.5 | % of the step
+    fused attention has none; a router's or a sampler's is small""")
+_LARGE_BYTES: Final = 1 << 22
+"""Of a kernel: launch and latency bound smaller ones."""
+_MAX_LISTED: Final = 3
+_COPIES: Final = late(
+    r"direct_copy|float\w*_copy_kernel|copy_device_to_device|transpose|contiguous|CatArrayBatchedCopy"
+)
+_OF_FSDP: Final = late(r"FSDP|FullyShard|all_gather|reduce_scatter|chunk_cat|split_with_sizes")
+_SOFTMAX: Final = late(r"(?i)(?<!log)softmax_?(?:warp_)?(?:forward|backward)(?!.*logsoftmax)")
+
+
+def _rows_that_compute(context: FindingsContext) -> Index:
+    rows = context.node.rows
+    return np.asarray(rows[context.table.kind[rows] == Kind.COMPUTE], np.intp)
+
+
+def _named(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) -> list[str]:
+    """The labels that lose most, with their time per GPU and step."""
+    codes, code = combined([context.table.column(level)[rows]])
+    sums = sums_of(lost_ns, code, len(codes))
+    return [
+        f"{context.text(level, int(codes[at, 0]))} {time(context.per_iteration(float(sums[at])))}"
+        for at in largest_first(sums)
+    ]
+
+
+def _own_name(kernel: str) -> str:
+    """A kernel's name without its namespaces and template arguments."""
+    return shortened(kernel.partition("<")[0].removeprefix("void ").rpartition("::")[2])
+
+
+def _less(
+    context: FindingsContext, title: str, detail: str, rows: Index, lost_ns: Float64, level: str
+) -> Finding:
+    """A finding of kernels that could take so much less, in the cells that have most of it."""
+    owner = context.cells.numbers_of(rows)
+    lost = sums_of(lost_ns[owner >= 0], owner[owner >= 0], len(context.cells))
+    inside = lost > 0
+    took = float((context.cells.sum("duration_ns") * (inside & context.computes)).sum())
+    whole = float(lost_ns.sum())
+    view = context.with_view("kernels", level, sort="-kernel_ns")
+    return context.finding(
+        title,
+        detail,
+        view,
+        Cost.KERNELS,
+        context.per_iteration(whole),
+        is_measured=False,
+        total_ns=whole,
+        cells=inside,
+        changes=(f"compute x{max(1 - whole / max(took, 1.0), 0.0):.4f}",),
+    )
+
+
+@rule(
+    "wide-type",
+    of_durations=True,
+    group=Group.BETTER,
+    cost="kernel time beyond what the same FLOPs take at the same part of the main type's peak, "
+    "mean over GPUs",
+    holds=(0.5, 1.3),
+    needs="shapes and types in the trace",
+    thresholds=(WIDER, FEWER_FLOPS),
+)
+def wide_type(context: FindingsContext) -> Iterator[Finding]:
+    """Matrix products of a wider type than most, such as a head that was left in fp32."""
+    table, chip = context.table, context.run.hardware
+    if chip is None or FLOPS_TYPE not in table.measured or FLOPS not in table.measured:
+        return
+    rows = _rows_that_compute(context)
+    rows = rows[context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]]
+    flops, element = (table.measured[name][rows] for name in (FLOPS, FLOPS_TYPE))
+    peaks = np.array([chip.flop_per_ns(each) for each in ElementType])
+    known = np.isfinite(flops) & (flops > 0) & np.isfinite(element)
+    rows, flops, code = rows[known], flops[known], element[known].astype(np.intp)
+    if not len(rows):
+        return
+    main = int(sums_of(flops, code, len(peaks)).argmax())
+    ratio = peaks[code] / peaks[main]
+    is_wide = np.isfinite(ratio) & (ratio <= FEWER_FLOPS.share)
+    lost = np.where(is_wide, table.duration_ns[rows] * (1 - np.nan_to_num(ratio)), 0.0)
+    if context.share(context.per_iteration(float(lost.sum()))) < WIDER.share:
+        return
+    rows, lost, code = rows[is_wide], lost[is_wide], code[is_wide]
+    named = _named(context, rows, lost, "operation")
+    types = list(ElementType)
+    wide = types[int(sums_of(lost, code, len(peaks)).argmax())].text
+    first = shortened(named[0].rpartition(" ")[0].rpartition(" ")[0])
+    saving = time(context.per_iteration(float(lost.sum())))
+    yield _less(
+        context,
+        of_name(f"{first} runs in {wide}", f", other products in {types[main].text}"),
+        f"matrix products run in {wide}, while most run in {types[main].text}: "
+        f"{listed(named, _MAX_LISTED)} beyond the same FLOPs in {types[main].text}; {saving}"
+        f"{context.per_gpu} in all",
+        rows,
+        lost,
+        "operation",
+    )
+
+
+@rule(
+    "memory-roof",
+    of_durations=True,
+    group=Group.BETTER,
+    cost="kernel time beyond what they would take at the threshold, mean over GPUs",
+    holds=(0.5, 1.3),
+    needs="shapes in the trace",
+    thresholds=(MEMORY_ROOF, LARGE_KERNEL),
+)
+def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
+    """Kernels without matrix products that move their bytes far slower than memory can."""
+    table, chip = context.table, context.run.hardware
+    if chip is None or MODEL_BYTES not in table.measured or not chip.memory_gbps > 0:
+        return
+    rows = _rows_that_compute(context)
+    rows = rows[~context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]]
+    moved = table.measured[MODEL_BYTES][rows]
+    rows = rows[np.isfinite(moved) & (moved >= _LARGE_BYTES)]
+    if not len(rows):
+        return
+    least = table.measured[MODEL_BYTES][rows] / chip.memory_gbps
+    took = table.duration_ns[rows].astype(np.float64)
+    names, name = combined([table.kernel[rows]])
+    whole, ideal = (sums_of(each, name, len(names)) for each in (took, least))
+    reached = ideal / np.maximum(whole, 1.0)
+    is_far = reached < MEMORY_ROOF.share
+    lost = np.where(is_far[name], took * (1 - reached[name] / MEMORY_ROOF.share), 0.0)
+    if context.share(context.per_iteration(float(whole[is_far].sum()))) < LARGE_KERNEL.share:
+        return
+    of_name_ns = sums_of(lost, name, len(names))
+    order = largest_first(of_name_ns)
+    named = [
+        f"{_own_name(table.names[int(names[at, 0])])} {percent(float(reached[at]))} "
+        f"({time(context.per_iteration(float(whole[at])))})"
+        for at in order
+    ]
+    first = _own_name(table.names[int(names[order[0], 0])])
+    saving = time(context.per_iteration(float(lost.sum())))
+    yield _less(
+        context,
+        of_name(f"{first} reaches {percent(float(reached[order[0]]))} of the memory bandwidth"),
+        "kernels that only read and write memory reach little of its bandwidth: "
+        f"{listed(named, _MAX_LISTED)}; at {MEMORY_ROOF.value:g} % they would take {saving} less"
+        f"{context.per_gpu}",
+        rows[lost > 0],
+        lost[lost > 0],
+        "kernel",
+    )
+
+
+@rule(
+    "moved-data",
+    of_durations=True,
+    group=Group.BETTER,
+    cost="time of these kernels, mean over GPUs",
+    holds=(0.5, 1.1),
+    thresholds=(MOVED,),
+)
+def moved_data(context: FindingsContext) -> Iterator[Finding]:
+    """Kernels that only copy a tensor into another layout or type."""
+    table, rows = context.table, _rows_that_compute(context)
+    copies = np.array([bool(_COPIES.search(each)) for each in table.names], np.bool_)
+    others = np.array([bool(_OF_FSDP.search(each)) for each in table.operations], np.bool_)
+    own = copies[table.kernel[rows]] & ~others[table.operation[rows]]
+    own &= table.overlap_ns[rows] < table.duration_ns[rows]
+    rows = rows[own]
+    took = (table.duration_ns[rows] - table.overlap_ns[rows]).astype(np.float64)
+    cost = context.per_iteration(float(took.sum()))
+    if context.share(cost) < MOVED.share:
+        return
+    named = _named(context, rows, took, "operation")
+    each = len(rows) / max(context.spots, 1)
+    yield _less(
+        context,
+        one_line(
+            f"kernels that only copy tensors take {percent(context.share(cost))} of the step",
+            f": {shortened(named[0].rpartition(' ')[0].rpartition(' ')[0])}",
+        ),
+        f"{each:,.0f} kernels a step copy tensors into another layout or type and compute nothing: "
+        f"{listed(named, _MAX_LISTED)}; {time(cost)}{context.per_gpu} in all",
+        rows,
+        took,
+        "operation",
+    )
+
+
+@rule(
+    "unfused-attention",
+    of_durations=True,
+    group=Group.BETTER,
+    cost="time of the softmax kernels, mean over GPUs",
+    holds=(0.5, 2.5),
+    thresholds=(UNFUSED,),
+)
+def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
+    """Attention whose softmax is a kernel of its own, as where it isn't fused."""
+    table, rows = context.table, _rows_that_compute(context)
+    is_softmax = np.array([bool(_SOFTMAX.search(each)) for each in table.names], np.bool_)
+    rows = rows[is_softmax[table.kernel[rows]]]
+    took = table.duration_ns[rows].astype(np.float64)
+    cost = context.per_iteration(float(took.sum()))
+    each = len(rows) / max(context.spots, 1)
+    if each < FEWEST.value or context.share(cost) < UNFUSED.share:
+        return
+    named = _named(context, rows, took, "kernel")
+    yield _less(
+        context,
+        one_line(f"attention isn't fused: its softmax alone takes {time(cost)} a step"),
+        f"{each:,.0f} softmax kernels a step run on their own, as fused attention has none: "
+        f"{listed(named, _MAX_LISTED)}; products, masks and casts around them would go, too",
+        rows,
+        took,
+        "kernel",
+    )

@@ -1,0 +1,113 @@
+"""Kernels that could be better on all GPUs alike, and findings that save only together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.hardware import ElementType, specifications
+from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
+from chopper_core.model.view import View
+from chopper_core.views.query import query
+from tests.support import Row, run_of
+
+US = 1_000
+GEMM = "Cijk_Alik_Bljk_BBS_BH"
+
+
+def steps_of(kernels: list[tuple[str, str, int]], steps: int = 3, times: int = 8) -> Run:
+    """Steps of `times` rounds of kernels (operation, kernel, ns), one after the other."""
+    rows, now = [], 0
+    for step in range(steps):
+        for _ in range(times):
+            for operation, kernel, duration in kernels:
+                rows.append(Row(now, duration, iteration=step, operation=operation, kernel=kernel))
+                now += duration
+    return run_of(rows)
+
+
+def measured(run: Run, **columns: dict[str, float]) -> Run:
+    """The run on an MI300X, with columns by operation."""
+    table = run.table
+    names = np.array(table.operations)[table.operation]
+    added = {
+        name: np.array([by.get(operation, np.nan) for operation in names])
+        for name, by in columns.items()
+    }
+    chip = specifications()["MI300X"]
+    return replace(run, table=replace(table, measured=added), described_hardware=chip)
+
+
+def row_of(run: Run, rule: str) -> dict[str, object] | None:
+    frame = query(run, View(run.name, name="findings"))
+    rows = [frame.row(row) for row in range(len(frame))]
+    own = [each for each in rows if each["rule"] == rule]
+    assert len(own) < 2
+    return own[0] if own else None
+
+
+def test_kernels_that_only_copy_cost_their_time() -> None:
+    copy = "void at::native::elementwise_kernel<direct_copy_kernel_cuda>"
+    run = steps_of([("mm", GEMM, 90 * US), ("contiguous", copy, 10 * US)])
+    row = row_of(run, "moved-data")
+    assert row is not None and row["cost_ns"] == 8 * 10 * US
+    assert row["group"] == "could be better" and "contiguous" in str(row["detail"])
+    few = steps_of([("mm", GEMM, 97 * US), ("contiguous", copy, 3 * US)])
+    assert row_of(few, "moved-data") is None
+    fsdp = steps_of([("mm", GEMM, 90 * US), ("FSDP::all_gather_copy_out", copy, 10 * US)])
+    assert row_of(fsdp, "moved-data") is None
+
+
+def test_attention_with_a_softmax_of_its_own_isnt_fused() -> None:
+    softmax = "void softmax_warp_forward<float, float, float, 12, false, true>"
+    row = row_of(steps_of([("mm", GEMM, 90 * US), ("sdpa", softmax, 5 * US)]), "unfused-attention")
+    assert row is not None and row["cost_ns"] == 8 * 5 * US
+    loss = "void cunn_SoftMaxForward<8, float, float, float, LogSoftMaxForwardEpilogue>"
+    run = steps_of([("mm", GEMM, 90 * US), ("cross_entropy", loss, 5 * US)])
+    assert row_of(run, "unfused-attention") is None
+
+
+@pytest.mark.parametrize("wide_us", [80, 1])
+def test_a_product_of_a_wider_type_than_most_costs_what_its_flops_take_longer(wide_us: int) -> None:
+    run = steps_of([("mlp", GEMM, 200 * US), ("head", f"{GEMM}_S", wide_us * US)])
+    run = measured(
+        run,
+        model_flops={"mlp": 2e11, "head": 5e9},
+        model_flops_type={"mlp": ElementType.BF16, "head": ElementType.FP32},
+    )
+    row = row_of(run, "wide-type")
+    if wide_us == 1:
+        assert row is None
+        return
+    chip = specifications()["MI300X"]
+    ratio = chip.flop_per_ns(ElementType.FP32) / chip.flop_per_ns(ElementType.BF16)
+    assert row is not None and row["cost_ns"] == pytest.approx(8 * 80 * US * (1 - ratio), rel=1e-3)
+    assert "head" in str(row["detail"])
+
+
+@pytest.mark.parametrize(("reached", "is_found"), [(0.02, True), (0.3, False)])
+def test_kernels_far_below_the_memory_roof(reached: float, is_found: bool) -> None:
+    chip = specifications()["MI300X"]
+    moved = reached * 50 * US * chip.memory_gbps
+    run = steps_of([("mlp", GEMM, 200 * US), ("norm", "batch_norm_kernel", 50 * US)])
+    row = row_of(measured(run, model_bytes={"norm": moved}), "memory-roof")
+    assert (row is not None) == is_found
+    if row is not None:
+        assert row["cost_ns"] == pytest.approx(8 * 50 * US * (1 - reached / 0.1), rel=1e-3)
+
+
+def test_contention_is_seen_without_layers() -> None:
+    rows, excess = [], 0
+    for number in range(48):
+        begin, is_slowed = 200_000 * number, number % 2
+        rows.append(Row(begin, 140_000 if is_slowed else 100_000, iteration=number // 16,
+                        operation="mm", kernel=GEMM))  # fmt: skip
+        if is_slowed:
+            excess += 40_000
+            rows.append(Row(begin, 140_000, Kind.COMM, stream=1, iteration=number // 16,
+                            operation="all_reduce", kernel="ncclKernel"))  # fmt: skip
+    row = row_of(run_of(rows), "contention")
+    assert row is not None and row["cost_ns"] == pytest.approx(excess / 3, rel=1e-3)
+    assert "40.0 % longer" in str(row["detail"])
