@@ -61,7 +61,8 @@ async def search(at: Driven, text: str) -> list[str]:
         ("p95 gemm", "p95 of gemm"),
         ("worst gemm shape", "gemm shapes, slowest first"),
         ("gpu 2 launch", "Losses · launch of GPU 2"),
-        ("gpu 2 host", "Losses · launch of GPU 2"),
+        ("gpu 2 host", "Longest gap of GPU 2"),
+        ("host gap", "Longest gap of the run"),
         ("frequency drop", "Figure: low clock"),
         ("energy per token", "Figure: token energy"),
         ("tokens per second", "Figure: tokens/s"),
@@ -228,6 +229,13 @@ async def test_other_words_at_the_colon_are_searched_for() -> None:
         assert at.app.screen is at.explore and "unknown command 'qwertz'" in at.status
 
 
+async def test_a_tab_is_opened_by_its_title_at_the_colon() -> None:
+    async with explorer((80, 24), measured_run()) as at:
+        for typed, name in (("communication", "comms"), ("critical path", "graph"), ("lost", "")):
+            await at.command(typed)
+            assert name in (at.frame.view.name, "")
+
+
 async def test_a_filter_that_no_row_matches_searches_the_run() -> None:
     async with explorer((100, 30), measured_run()) as at:
         # The rows are GPUs.
@@ -238,7 +246,10 @@ async def test_a_filter_that_no_row_matches_searches_the_run() -> None:
         await at.press("escape")
         assert at.frame.view.filter == "" and len(at.frame) == 4
         await at.press("/", *"zzz", "enter")
-        assert at.frame.view.filter == "zzz" and "no row matches zzz" in at.status
+        # It stays open for another text; Esc shows all rows again.
+        assert at.explore.prompt.display and "no row matches zzz" in at.status
+        await at.press("escape")
+        assert at.frame.view.filter == "" and len(at.frame) == 4
 
 
 async def test_splits_are_offered_by_their_names_on_the_screen() -> None:
