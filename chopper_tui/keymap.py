@@ -157,8 +157,10 @@ def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
     found = [each for each in known if each.verb == verb] or [
         each for each in known if verb and each.verb.startswith(verb)
     ]
-    if not found and verb in VIEWS:
-        return next(each for each in known if each.verb == "view"), verb
+    whole = text.strip().removeprefix(":").strip().lower()
+    titled = {tab.title.lower(): name for name, tab in TABS.items()}
+    if not found and (name := verb if verb in VIEWS else titled.get(whole, "")):
+        return next(each for each in known if each.verb == "view"), name
     if not found:
         raise UsageError(f"unknown command {verb!r}; ? lists the commands")
     if len(found) > 1:

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.analyses.gaps import longest_gap, timeline_of_gap
 from chopper_core.columns import METRICS, Metric
 from chopper_core.columns.filter import only
 from chopper_core.model import address
@@ -16,6 +17,7 @@ from chopper_core.model.glossary import OPERATIONS
 from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
+from chopper_core.model.units import time_text
 from chopper_core.model.view import (
     ALL_TIME,
     STATISTICS,
@@ -29,7 +31,7 @@ from chopper_core.model.view import (
     with_view,
 )
 from chopper_core.render.cells import crumb
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 from chopper_core.views.find import names_found
@@ -55,6 +57,8 @@ _LONGEST: Final = frozenset(("slowest", "longest", "largest", "top", "biggest", 
 _SHORTEST: Final = frozenset(("fastest", "shortest", "smallest", "best", "quickest"))
 _STATISTICS: Final = {name: name for name in STATISTICS if name != "sum"} | {"average": "mean"}
 _BASE: Final = frozenset(("baseline", "base", "reference"))
+_GAPS: Final = frozenset(("gap", "idle", "host", "cpu", "longest"))
+"""Words for the time in which a GPU waits for its host."""
 _LIMITS: Final = dict.fromkeys(("under", "below", "less", "<"), "<") | dict.fromkeys(
     ("over", "above", "more", ">"), ">"
 )
@@ -206,6 +210,7 @@ def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
 def _asked_for(run: Run, view: View, asked: _Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
     if asked.rest:
         yield from _bare_label(run, view, asked)
+        yield from _gap(run, view, asked)
         if asked.steps and not (asked.order or asked.statistic):
             yield from _tabs_there(view, asked, tabs)
         if asked.steps or asked.order or asked.statistic or asked.limit:
@@ -217,6 +222,18 @@ def _asked_for(run: Run, view: View, asked: _Asked, tabs: Iterable[Offer]) -> It
         if asked.steps and not (asked.split or asked.order):
             entries.append(_as_baseline(view, asked.steps))
         yield from entries[:: -1 if asked.is_base else 1]
+
+
+def _gap(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
+    """The longest gap of a place in the timeline, where the host's work stands below it."""
+    if {*map(stem, asked.rest)} <= _GAPS and (asked.steps or "gap" in asked.rest):
+        place = _at(view, asked.steps)
+        with suppress(ChopperError):
+            gap = longest_gap(run, place)
+            if gap is not None:
+                where = _crumbs(asked.steps) or ("this place" if view.path else "the run")
+                why = f"In the timeline, {time_text(gap.length_ns)}, with what the host does there."
+                yield going(f"Longest gap of {where}", why, timeline_of_gap(run, view, gap))
 
 
 def _bare_label(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:

@@ -39,7 +39,12 @@ from chopper_core.util.grouping import (
     runs_of,
 )
 from chopper_core.util.patterns import late
-from chopper_core.work.kernel_classes import ATTENTION_CLASS, MATRIX_CLASSES
+from chopper_core.work.kernel_classes import (
+    ATTENTION_CLASS,
+    MATRIX_CLASSES,
+    TYPE_WORDS,
+    has_any,
+)
 from chopper_core.work.memory import width_in
 from chopper_core.work.operators import (
     ATTENTION,
@@ -161,7 +166,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
         flops, element = lend(flops, group, lacks), lend(element, group, lacks)
         whole = lend(np.where(alone, moved_bytes, np.nan), group, lacks)
         moved_bytes = np.fmax(moved_bytes, whole)
-    computes_tf32 = host.by_kernel(lambda kernel: "tf32" in kernel.lower()) > 0
+    computes_tf32 = host.by_kernel(lambda kernel: has_any(kernel, TYPE_WORDS)) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan

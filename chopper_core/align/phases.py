@@ -16,7 +16,12 @@ from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, isin, maxima_of, minima_of, ranked
 from chopper_core.util.patterns import late
-from chopper_core.work.kernel_classes import OPTIMIZER_CLASS, kernel_class
+from chopper_core.work.kernel_classes import (
+    OPTIMIZER_CLASS,
+    PHASE_WORDS,
+    has_any,
+    kernel_class,
+)
 
 _OPTIMIZER: Final = late(
     r"^(?:opt_(?:zg|gc|step|lr)$|b_ga$|Optimizer\.(?:step|zero_grad)|clip_grad"
@@ -57,10 +62,6 @@ _FORWARD_KERNEL: Final = late(
 _OPTIMIZER_KERNEL: Final = late(
     r"adam(?:w|_|math|functor|kernel|\b)|adagrad|adafactor|rmsprop|lamb_|(?<![a-z])sgd"
 )
-_PHASE_WORDS: Final = (
-    "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
-)  # fmt: skip
-"""Parts of all words above: most names, which can be kilobytes long, have none."""
 _TRANSPOSED: Final = late(r"conv\w{0,99}_transpose")
 
 
@@ -70,9 +71,9 @@ def kernel_phase(name: str) -> Phase | None:
 
     An embedding's backward kernel may update its table too: it is backward.
     """
-    plain = name.lower()
-    if not any(word in plain for word in _PHASE_WORDS):
+    if not has_any(name, PHASE_WORDS):
         return None
+    plain = name.lower()
     if _BACKWARD_KERNEL.search(plain):
         return Phase.BACKWARD
     if _OPTIMIZER_KERNEL.search(plain) and kernel_class(name) != "embedding":

@@ -11,7 +11,7 @@ from chopper_core.analyses.base import Base
 from chopper_core.analyses.collective_columns import UNSEEN
 from chopper_core.columns import Metric, Values, column
 from chopper_core.graph.collectives import PAIRWISE, Collectives, collectives_of
-from chopper_core.model.phrases import amount, facts
+from chopper_core.model.phrases import amount, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
@@ -91,8 +91,11 @@ def collectives_headline(
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))
         worst = int(sums_of(wait[complete], found.last_gpu[complete]).argmax())
         own = complete & (found.last_gpu == worst)
+        there = complete[found.member_set]
+        lasted = int(found.table.duration_ns[found.rows][there].sum())
+        share = f" ({percent(total / lasted)} of communication)" if lasted else ""
         second = facts(
-            f"{time_text(base.each(total))} waiting",
+            f"{time_text(base.each(total))} waiting{share}",
             f"{100 * wait[own].sum() / total:.0f} % for GPU {worst}, last at "
             f"{100 * own.sum() / complete.sum():.0f} % of {number}",
         )

@@ -263,8 +263,7 @@ def _typical_lag(lag_ns: Int64, kind: Codes) -> Float64:
     """The typical lag of each kind of activity: those that start far later wait for something that
     no edge shows, unless all do."""
     is_short = lag_ns <= _UNSEEN_NS
-    has_short = counts_of(kind[is_short], len(Kind)) > 0
-    own = is_short | ~has_short[kind]
+    own = is_short if is_short.any() else ~is_short
     return _typical(lag_ns[own], kind[own], len(Kind))
 
 

@@ -396,6 +396,10 @@ class Pointed(Struct, frozen=True):
     """Time to the next start on the lane."""
     queue: int | None = None
     """Activities of the GPU that are launched and haven't started."""
+    gap_ns: int | None = None
+    """Length of the time around the cursor in which nothing runs on the GPU."""
+    host: str | None = None
+    """What the GPU's host does during that time."""
 
 
 class Lanes(Struct, frozen=True, eq=False, kw_only=True):

@@ -10,6 +10,8 @@ import numpy as np
 from chopper_core.model.units import Unit, scaled_text, significant, time_text
 
 time: Final = time_text
+_LEAST_CHANGE: Final = 0.05
+"""Of a change in %: less has no digit."""
 _TWICE: Final = 2.0
 _LARGE: Final = 1000
 """A mean number of things without decimals."""
@@ -50,6 +52,12 @@ def differs(one: float, other: float, least: float = 0.01) -> bool:
 def percent(share: float) -> str:
     """A share from 0 to 1: `6.2 %`."""
     return scaled_text(100 * share, Unit.PERCENT)
+
+
+def change_text(change: float, base: float) -> str:
+    """A change in % of what it is from, with its sign; one too small for a digit says so."""
+    share = 100 * change / base
+    return f"{share:+.1f} %" if abs(share) >= _LEAST_CHANGE else "below 0.1 %" if share else "0 %"
 
 
 def longer_by(factor: float) -> str:

@@ -80,8 +80,8 @@ _OF_GPU: Final = (
     *("wait_pct", "exposed_pct", "hidden_pct", *_DURATIONS),
 )
 _OF_RANKS: Final = (
-    *("collectives", "wait_ns", "bus_gbps", "last_gpu", "last_pct", "exposed_wait_ns"),
-    *("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct"),
+    *("wait_ns", "wait_pct", "bus_gbps", "last_gpu", "last_pct", "collectives"),
+    *("exposed_wait_ns", "median_transfer_ns", "median_skew_ns", "exposed_pct", "hidden_pct"),
     *("moved_bytes", "algo_gbps", *_DURATIONS, "outliers"),
 )
 _UNMATCHED: Final = (

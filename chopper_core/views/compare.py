@@ -27,7 +27,7 @@ from chopper_core.columns import (
 from chopper_core.columns.derived import delta_of, difference, relative, relative_of
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.phrases import facts, level_title
+from chopper_core.model.phrases import change_text, facts, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
@@ -171,7 +171,7 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
 
 def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> tuple[str, ...]:
     ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
-    percent = f" ({100 * (ours - base) / base:+z.1f} %)" if base else ""
+    percent = f" ({change_text(ours - base, base)})" if base else ""
     text = partial(scaled_text, unit=figure.unit)
     whole = (
         f"{text(ours - base, sign='+')}{percent} {figure.title}{both.ours.base.words}: "

@@ -28,7 +28,7 @@ from chopper_core.columns import (
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import differs, level_title
+from chopper_core.model.phrases import change_text, differs, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, scaled_text
@@ -158,7 +158,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
             return (f"only one GPU has {title}: there is none to compare it with",)
         row = int(np.nanargmax(np.abs(beyond)))
         number, other = self.numbers[row, at[row]], usual[row]
-        share = f" ({100 * beyond[row] / other:+z.1f} %)" if other > 0 else ""
+        share = f" ({change_text(beyond[row], other)})" if other > 0 else ""
         if not differs(number, other, _LEAST_DIFFERENCE):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))

@@ -107,22 +107,29 @@ def _grams_of(table: _Table) -> tuple[AnyArray, AnyArray]:
 
 
 @cache
-def _wanted(table: _Table) -> Mask:
-    """Which numbers are any literal's."""
+def _wanted() -> Mask:
+    """Which numbers are any literal's that is looked for in many names."""
     found = np.zeros(_NONE + 1, np.bool_)
-    found[_grams_of(table)[0]] = True
+    for table in (class_table(CLASSES), *map(_table_of_words, _LACKING)):
+        found[_grams_of(table)[0]] = True
     return found
 
 
-def occurring(table: _Table, texts: Sequence[str]) -> _Table:
-    """The lines of a table whose literals may occur in some of the lower-case texts: far fewer
-    than all, which are searched for in each text."""
-    grams, first = _grams_of(table)
+def grams_in(texts: Sequence[str]) -> Mask:
+    """Which of the numbers that literals have are in some of the lower-case texts."""
     there, joined = np.zeros(_NONE + 1, np.bool_), "\n".join(texts).encode("utf-8", "replace")
+    wanted = _wanted()
     for size in (2, 4):
         found = _grams(joined, size)
-        there[found[_wanted(table)[found]]] = True
+        there[found[wanted[found]]] = True
     there[_NONE] = True
+    return there
+
+
+def occurring(table: _Table, there: Mask) -> _Table:
+    """The lines of a table whose literals may occur in some texts with these numbers: far fewer
+    than all, which are searched for in each text."""
+    grams, first = _grams_of(table)
     may = np.logical_and.reduceat(there[grams], first)
     return tuple(line for line, is_there in zip(table, may.tolist(), strict=True) if is_there)
 
@@ -279,6 +286,29 @@ def is_communication(name: str) -> bool:
 _CLASS_OF: Final[dict[str, str]] = {}
 """The class of each name that was asked for."""
 _MOST_KNOWN: Final = 1 << 17
+PHASE_WORDS: Final = (
+    "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
+)  # fmt: skip
+MASK_WORDS: Final = ("causal", "genericattentionmask", "fmha_", "flash_")
+TYPE_WORDS: Final = ("tf32",)
+"""Parts of all names that tell a phase, a mask or a type: most names have none."""
+_LACKING: Final[dict[tuple[str, ...], set[str]]] = {
+    words: set() for words in (PHASE_WORDS, MASK_WORDS, TYPE_WORDS)
+}
+"""The names among those that were looked at together that have none of some words."""
+
+
+@cache
+def _table_of_words(words: tuple[str, ...]) -> _Table:
+    return tuple((word, late(re.escape(word)), word) for word in words)
+
+
+def has_any(name: str, words: tuple[str, ...]) -> bool:
+    """Whether a kernel's name has one of some words, in any case."""
+    if name in _LACKING[words]:
+        return False
+    plain = name.lower()
+    return any(word in plain for word in words)
 
 
 def kernel_class(name: str) -> str:
@@ -294,11 +324,17 @@ def kernel_classes(names: Sequence[str]) -> list[str]:
         block = unknown[begin : begin + BLOCK]
         table = class_table(CLASSES)
         if len(unknown) >= BLOCK:
-            table = occurring(table, [name[:_READ_CHARACTERS].lower() for name in block])
+            there = grams_in([name.lower() for name in block])
+            table = occurring(table, there)
+            for words, lacking in _LACKING.items():
+                if not occurring(_table_of_words(words), there):
+                    lacking.update(block)
         found.update((name, _class_of(name, table)) for name in block)
     # Others may have asked meanwhile: what is returned doesn't depend on what is kept.
     if len(_CLASS_OF) + len(unknown) > _MOST_KNOWN:
         _CLASS_OF.clear()
+        for lacking in _LACKING.values():
+            lacking.clear()
     _CLASS_OF.update((name, found[name]) for name in unknown)
     return [found[name] for name in names]
 

@@ -29,7 +29,7 @@ from chopper_core.model.traffic import traffic_of
 from chopper_core.util import plugins
 from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin
-from chopper_core.work.kernel_classes import FUSED
+from chopper_core.work.kernel_classes import FUSED, MASK_WORDS, has_any
 from chopper_core.work.memory import moved_elements
 
 ATTENTION: Final = late(
@@ -54,8 +54,6 @@ _FLASH_KERNEL: Final = late(
     r", (?:true|false), (?P<causal>true|false)\b"
 )
 """FlashAttention's kernels: after the traits come dropout and causal."""
-_ABOUT_MASKS: Final = ("causal", "genericattentionmask", "fmha_", "flash_")
-"""Parts of all names above: most names, which can be kilobytes long, have none."""
 _NUMBER_WITH_POINT: Final = late(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
 
 
@@ -451,8 +449,7 @@ def _unpacked(name: str, inputs: Inputs, *packed: Shape) -> Sequence[Shape]:
 
 def causal_in(kernel: str) -> bool | None:
     """Whether a kernel's name says that its attention is causal; None if unclear."""
-    lowered = kernel.lower()
-    if not any(part in lowered for part in _ABOUT_MASKS):
+    if not has_any(kernel, MASK_WORDS):
         return None
     if match := _FLASH_KERNEL.search(kernel):
         return match["causal"] == "true"

@@ -206,6 +206,12 @@ def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
             await restore()
             await find_in_run(screen, text)
             return
+        if _hides_all(screen, in_units(text)):
+            # A filter that nothing matches isn't left behind: it stays open, Esc restores.
+            why = screen.status.message
+            _ask_filter(screen, text, before)
+            screen.say(why, error=True)
+            return
         error = screen.status.message if screen.status.is_error else ""
         if error and text != screen.view.filter:
             _ask_filter(screen, text, before)

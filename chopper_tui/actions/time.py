@@ -32,6 +32,7 @@ from chopper_core.model.view import (
 )
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct
+from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.keymap import TIME, WALK, action, actions
@@ -44,6 +45,9 @@ _ZOOM: Final = 2.0
 _NOT_SHOWN: Final = "no chart shown; try c, z or more room"
 _ALMOST: Final = 0.99
 """Share of the scope from which the chart shows all of it."""
+
+_GAPS_SHOWN: Final = 1000
+"""Of the time shown: shorter gaps aren't stopped at."""
 
 _timeline = partial(action, TIME, view="timeline")
 _timelines = actions(TIME, view="timeline")
@@ -113,6 +117,35 @@ async def _to_collective(screen: Explorer, step: int) -> None:
     """)
 async def _to_activity(screen: Explorer, step: int) -> None:
     await _jump(screen, step, None, "activity on this lane")
+
+
+@_timelines("""
+    next_gap: 1 | J | Next gap and its host | gap
+        Timeline: move the cursor to the next gap on the lane's GPU, of those that last a thousandth
+        of the time shown; below the lanes stands what the host does in it. From elsewhere: open the
+        timeline at the longest gap of the scope.
+    previous_gap: -1 | K | Previous gap and its host
+        Timeline: move the cursor to the previous gap on the lane's GPU.
+    """)
+async def _to_gap(screen: Explorer, step: int) -> None:
+    from chopper_core.analyses import gaps
+
+    run, view, lanes = screen.run, screen.view, screen.lanes
+    if lanes is None:
+        refuse_of_set(screen)
+        longest = await run_in_thread(gaps.longest_gap, run, view)
+        if longest is None:
+            raise UsageError("no GPU is idle in the scope")
+        await screen.open_evidence(gaps.timeline_of_gap(run, view, longest))
+        return
+    gpu = int(lanes.owners[lanes.lanes.index(_lane(screen))].removeprefix("GPU "))
+    seen = lanes.seen
+    args = run.origin_ns + seen.at_ns, step, max(seen.length_ns // _GAPS_SHOWN, 1)
+    found = await run_in_thread(gaps.next_gap, run, gpu, *args)
+    if found is None:
+        where = "after" if step > 0 else "before"
+        raise UsageError(f"no gap of a thousandth of this time {where} the cursor; + zooms in")
+    await _show(screen, pointing(seen, found.middle_ns - run.origin_ns))
 
 
 @_timeline("v", title="Measure from here", takes="[FROM TO]", hint="measure")

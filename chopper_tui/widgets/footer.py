@@ -243,6 +243,11 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
         return ""
     at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
+        if at.gap_ns is not None and at.host is not None:
+            host = f"; host: {clean(at.host)}"
+            queue = "" if at.queue is None else f", {at.queue} in queue"
+            gap = f"{clean(frame.labels[row])}: idle {_time(at.gap_ns)}{queue}{host}"
+            return cells.beginning(gap, width, glyphs)
         rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
         waiting = "" if at.queue is None else f", {at.queue} in queue"
         return f"{clean(frame.labels[row])}: idle here{waiting}{rest}"

@@ -18,11 +18,16 @@ from chopper_core.work import kernel_classes as module
 from chopper_core.work.kernel_classes import (
     BLOCK,
     CLASSES,
+    MASK_WORDS,
     MATRIX_CLASSES,
     OTHER_CLASS,
+    PHASE_WORDS,
+    TYPE_WORDS,
     UNKNOWN_COLLECTIVE,
     alternatives,
     class_table,
+    grams_in,
+    has_any,
     is_communication,
     kernel_class,
     kernel_classes,
@@ -257,5 +262,24 @@ def test_many_long_names_have_the_class_that_each_has_alone() -> None:
     alone = [each for name in names for each in kernel_classes([f"{name} "[:-1]])]
     module._CLASS_OF.clear()
     assert kernel_classes(names) == alone == [kernel_class(name) for name in names]
-    few = occurring(table, [name.lower() for name in names[:BLOCK]])
+    few = occurring(table, grams_in([name.lower() for name in names[:BLOCK]]))
     assert len(few) < len(table) / 8 and "elementwise" in {name for _, _, name in few}
+
+
+@pytest.mark.parametrize("words", [PHASE_WORDS, MASK_WORDS, TYPE_WORDS])
+def test_names_that_were_looked_up_together_have_the_words_that_they_have(
+    words: tuple[str, ...],
+) -> None:
+    """Also where the whole block has none, and beyond the part that tells the class."""
+    random, end = Random(3), "x" * 5000
+    names = [f"void kernel_{number}<{random.choice('äÄİxyz')}>" for number in range(3 * BLOCK)]
+    for place in range(BLOCK):
+        word = "".join(random.choice((each, each.upper())) for each in random.choice(words))
+        names[place] = f"{names[place]}{end * (place % 2)}{word}"
+    for known in (module._CLASS_OF, *module._LACKING.values()):
+        known.clear()
+    kernel_classes(names)
+    assert [has_any(name, words) for name in names] == [
+        any(word in name.lower() for word in words) for name in names
+    ]
+    assert len(module._LACKING[words]) == 2 * BLOCK and not has_any(names[BLOCK], words)

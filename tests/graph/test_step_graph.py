@@ -208,3 +208,20 @@ def test_a_graph_of_no_rows_is_empty() -> None:
     graph = build_graph(run_of([Row(0, 10)]), np.zeros(0, np.intp))
     assert not len(graph)
     assert not len(replay(graph).end_ns)
+
+
+def test_a_typical_lag_is_no_wait_that_nothing_shows() -> None:
+    """Kernels that all start 1 ms after the one before them wait for something else: of copies,
+    which start 5 us after, the lag is known."""
+    rows, now = [], 0
+    for number in range(40):
+        kind, gap = (Kind.COPY, 5_000) if number % 2 else (Kind.COMPUTE, 1_000_000)
+        rows.append(Row(now + gap, 100_000, kind, launch=number, iteration=number // 10))
+        now += gap + 100_000
+    graph = step_graph(run_of(rows))
+    lags = graph.lag_ns[graph.evidence == Evidence.STREAM]
+    assert len(lags) == 39 and (lags == 5_000).all()
+    # Where all start late, that is typical.
+    rows = [Row(number * 1_100_000, 100_000, launch=number) for number in range(10)]
+    graph = step_graph(run_of(rows))
+    assert (graph.lag_ns[graph.evidence == Evidence.STREAM] == 1_000_000).all()

@@ -39,9 +39,11 @@ from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
 from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
+from chopper_core.work import kernel_classes
+from chopper_core.work.kernel_classes import classes_of_names, kernel_class
 from chopper_tui.cli import main
 from tests.conftest import ROOT
-from tests.demo import generated_files
+from tests.demo import small_files
 from tests.support import sample_run
 
 ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=whatif")
@@ -49,7 +51,7 @@ ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    made = small_files()
     folder = tmp_path_factory.mktemp("derived") / "run.chopper"
     write_store(open_run(str(made), jobs=1), folder)
     return folder
@@ -115,6 +117,32 @@ def test_what_was_worked_out_is_not_worked_out_again(
         assert asked.take() == expected
     chopper_core.open(str(copy), cache=False).frame("?view=ranks")
     assert asked.take() == ["ranks"]
+
+
+def test_classes_of_names_are_kept_and_the_names_are_not(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of kernels can be kilobytes each: they are looked up once for the run's files, and
+    stand in no answer that has a row for each."""
+    monkeypatch.setattr(kernel_classes, "_CLASS_OF", {})
+    expected = [_json(copy, each) for each in ("?view=kernels", "?view=overview")]
+    names = cache.open_cached(str(copy)).table.names
+    classes = classes_of_names(cache.open_cached(str(copy)))
+    assert classes == tuple(kernel_class(name) for name in names)
+
+    def refuse(*_: object) -> list[str]:
+        raise AssertionError("names are looked up again")
+
+    monkeypatch.setattr(kernel_classes, "kernel_classes", refuse)
+    assert [_json(copy, each) for each in ("?view=kernels", "?view=overview")] == expected
+    assert classes_of_names(cache.open_cached(str(copy))) == classes
+    (answer,) = (path for path in _files(copy) if path.name.startswith("kernels-"))
+    content = answer.read_bytes()
+    assert sum(name.encode() in content for name in names) < len(names) / 4
+    (found,) = (path for path in _files(copy) if path.name.startswith("classes of names-"))
+    found.write_bytes(found.read_bytes().replace(b"gemm", b"norm"))
+    with pytest.raises(AssertionError, match="looked up again"):
+        classes_of_names(cache.open_cached(str(copy)))
 
 
 def test_what_another_view_worked_out_before_is_kept(
@@ -433,7 +461,7 @@ def test_ingest_works_out_what_is_looked_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
-    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
         given = [option] if option else []

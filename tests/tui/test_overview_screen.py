@@ -483,7 +483,7 @@ async def test_the_palette_has_views_themes_columns_signals_and_recent_addresses
         await at.press("enter")
         for typed, title in (
             ("light", "Theme: light"),
-            ("l: pow", "Signal: power"),
+            ("signal: pow", "Signal: power"),
             ("gpus · ranks", "5  GPUs · ranks"),
         ):
             await at.press("ctrl+p", *typed)

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from chopper_core.findings import RULES
-from chopper_core.findings.advice import ADVICE, MAX_ADVICE
-from chopper_core.model.table import Phase
+from chopper_core.findings.advice import ADVICE, MAX_ADVICE, advice_for
+from chopper_core.findings.rule import Cost, context_of
+from chopper_core.model.table import Kind, Phase
 from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.render.text import as_text
@@ -16,12 +17,13 @@ from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.programs.bench import causes as bench
 from tests.programs.bench.causes import planted
+from tests.support import Row, run_of
 
 CASES = (
     ("values read back in every layer", "module", "Keep the value on the GPU", "aten::item"),
     ("garbage collection on all GPUs", "module", "gc.freeze()", "gc.collect()"),
-    ("data late on all GPUs", "module", "num_workers", "persistent_workers"),
-    ("an allocator that retries", "module", "the allocator asks the driver", "hip"),
+    ("data late on all GPUs", "module", "Raise num_workers", "persistent_workers"),
+    ("an allocator that retries", "module", "the driver", "hip"),
     ("copies from pageable memory", "module", "pin_memory=True", "HtoD"),
 )
 
@@ -51,6 +53,31 @@ def test_advice_is_data_and_never_without_its_condition() -> None:
     assert advice["late-host"] is None and advice["missing"] is None
     for row in rows:
         assert (row["advice"] or "").count(". ") < MAX_ADVICE
+
+
+@pytest.mark.parametrize(
+    ("operation", "words", "other"),
+    [("FSDP::pre", "fully_shard", "in FSDP"), ("FullyShardedDataParallel.x", "in FSDP", "fully_")],
+)
+def test_advice_is_for_the_wrapper_that_the_trace_names(
+    operation: str, words: str, other: str
+) -> None:
+    rows = []
+    for step in range(3):
+        at = step * 100_000
+        for start, name, kind, phase in (
+            (0, "mlp", Kind.COMPUTE, Phase.FORWARD),
+            (20_000, "all_gather", Kind.COMM, Phase.FORWARD),
+            (50_000, operation, Kind.COMPUTE, Phase.BACKWARD),
+            (60_000, "reduce_scatter", Kind.COMM, Phase.BACKWARD),
+        ):
+            rows.append(Row(at + start, 9_000, kind, iteration=step, phase=phase, operation=name))
+    run = run_of(rows)
+    context = context_of(run, View(run.name))
+    finding = context.finding("t", "d", context.at(), Cost.COMMUNICATION, 9_000)
+    rule = next(each for each in RULES if each.name == "exposed")
+    (text, *_) = advice_for(context, rule, finding, None)
+    assert "in forward" in text and words in text and other not in text
 
 
 @pytest.mark.few(1)

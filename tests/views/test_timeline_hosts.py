@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.analyses.gaps import Gap, longest_gap, next_gap
 from chopper_core.analyses.lanes import QUEUE, host_cells, queue_strip
 from chopper_core.model.charts import Lanes
 from chopper_core.model.side_table import HostKind, HostLane
@@ -120,3 +121,46 @@ def test_a_run_without_host_events_has_no_lane() -> None:
         json.loads(render_frame(frame, "json", has_pictures=True))["pictures"][0]["hosts"]["GPU 1"]
         is None
     )
+
+
+def waiting_events() -> list[dict[str, object]]:
+    """Kernels with gaps of 20, 500 and 60 µs; in the second the host reads a value back for 300."""
+    runs = ((0, 100), (120, 200), (700, 800), (860, 900))
+    events = [event("cpu_op", "aten::item", 210, 510)]
+    for number, (begin, end) in enumerate(runs, 1):
+        call = event("cuda_runtime", "hipLaunchKernel", begin - 5, begin, correlation=number)
+        kernel = event("kernel", f"k{number}", begin, end, device=0, stream=0, correlation=number)
+        events += [call, kernel]
+    return events
+
+
+def test_a_cursor_in_a_gap_tells_what_the_host_does(tmp_path: Path) -> None:
+    run = opened_events(tmp_path, waiting_events())
+
+    def at(moment_us: int) -> tuple[object, object]:
+        window = Window(at_ns=moment_us * 1000)
+        row = query(run, View(run.name, name="timeline", window=window)).row(0)
+        return row["at_gap_ns"], row["at_host"]
+
+    gap, host = at(400)
+    assert gap == 500_000
+    # 300 µs in the operator, 5 in the launch, the rest in nothing that the trace shows.
+    assert host == "reading a value back (aten::item) 300 µs, untraced code 195 µs"
+    assert at(110)[0] == 20_000 and at(150) == (None, None)
+    longest = longest_gap(run, View(run.name))
+    assert longest == Gap(0, run.origin_ns + 200_000, run.origin_ns + 700_000)
+
+
+def test_gaps_are_stepped_through_in_order_but_for_short_ones(tmp_path: Path) -> None:
+    run = opened_events(tmp_path, waiting_events())
+    for least_us, lengths in ((1, [20, 500, 60]), (50, [500, 60]), (501, [])):
+        at, found = run.origin_ns, []
+        while (gap := next_gap(run, 0, at, 1, least_us * 1000)) is not None:
+            found.append(gap.length_ns // 1000)
+            at = gap.middle_ns
+        assert found == lengths
+        back = []
+        while (gap := next_gap(run, 0, at, -1, least_us * 1000)) is not None:
+            back.append(gap.length_ns // 1000)
+            at = gap.middle_ns
+        assert back == lengths[-2::-1]

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.gaps import gap_around, host_during
 from chopper_core.analyses.lane_cells import KIND_NAMES
 from chopper_core.analyses.lanes import (
     EVERY_STREAM,
@@ -105,6 +106,12 @@ AT_CURSOR: Final = columns(
     at_queue | | in queue
         Activities of the GPU that are launched and haven't started at the cursor.
         missing: no activity of the GPU has a launch record before its start
+    at_gap_ns | ns | gap there
+        Length of the gap at the cursor: the time around it in which nothing runs on the GPU.
+        missing: something runs on the GPU at the cursor, or nothing before or after it
+    at_host | | host there
+        What the thread that launches for the GPU does in the gap at the cursor, the longest first.
+        missing: no gap at the cursor, or the run has no record of the host for it
 """,
     missing=_NOTHING,
 )
@@ -114,7 +121,7 @@ _SHOWN: Final = (
     *("lane_ns", "lane_pct", "between_ns", "between_activities", "scope_ns"),
     *(f"lane_{word}_pct" for word in KIND_NAMES),
     *("lane_activities", "at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_mhz"),
-    *("at_start_ns", "next_ns", "at_queue"),
+    *("at_start_ns", "next_ns", "at_queue", "at_gap_ns", "at_host"),
 )
 
 
@@ -216,6 +223,7 @@ def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
     later = [lane.starts_ns[place or 0] for lane, place in zip(lanes, following, strict=True)]
     queues = [launch_queue(run, lane.gpu) for lane in lanes]
     waiting = np.array([queue.depth_at(at) for queue in queues], np.int64)
+    gaps = [gap_around(run, lane.gpu, at) for lane in lanes]
     return {
         "at_kernel": words("kernel"),
         "at_operation": words("operation"),
@@ -228,6 +236,11 @@ def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
             np.array(later) - at, np.array([place is None for place in following], np.bool_)
         ),
         "at_queue": integers(waiting, np.array([not len(queue) for queue in queues], np.bool_)),
+        "at_gap_ns": integers(
+            np.array([0 if gap is None else gap.length_ns for gap in gaps], np.int64),
+            np.array([gap is None for gap in gaps], np.bool_),
+        ),
+        "at_host": worded([None if gap is None else host_during(run, gap) or None for gap in gaps]),
     }
 
 
