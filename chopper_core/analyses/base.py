@@ -54,6 +54,8 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     """Whether that is on several GPUs, which figures that add up are summed over."""
     is_applied: bool = False
     """Whether figures are on it already."""
+    is_of_step: bool = False
+    """Whether figures are of the step, on whichever GPUs each is about."""
 
     @property
     def applied(self) -> Base:
@@ -98,7 +100,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
             return f"total of {' × '.join(several)}"
         if is_run:
             return "whole run, per GPU"
-        return "per step and GPU" if len(gpus) > 1 else "per step"
+        return "per step and GPU" if len(gpus) > 1 and not self.is_of_step else "per step"
 
     @property
     def words(self) -> str:

@@ -48,6 +48,8 @@ class HostPlace(IntEnum):
 
 
 PLACE_NAMES: Final = ("runtime call", "operator", "annotation", "Python frame", "nothing traced")
+ALLOCATOR: Final = "the memory allocator"
+"""Asking a driver for memory, or giving it back."""
 _KNOWN: Final = (
     ("range", re.compile(r"DataLoader|dataloader|data_?load|next_batch", re.I), "data loading"),
     ("range", re.compile(r"save_?checkpoint|checkpoint\w*save|serialization\.py.*\bsave\b"
@@ -57,7 +59,7 @@ _KNOWN: Final = (
     ("range", re.compile(r"\blogg(?:ing|er)\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
     ("range", re.compile(r"_dynamo/convert_frame|compile_fx|_compile_inner|\btorch\.compile\b"
                          r"|_inductor/\w+\.py.*compile"), "compiling"),
-    ("call", re.compile(r"Free|Malloc|MemPool|MemAddress|MemMap|MemUnmap"), "memory allocation"),
+    ("call", re.compile(r"Free|Malloc|MemPool|MemAddress|MemMap|MemUnmap"), ALLOCATOR),
     ("operator", re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$"),
      "reading a value back"),
     ("range", re.compile(r"^Optimizer\.zero_grad"), "zeroing gradients"),
@@ -66,7 +68,7 @@ _KNOWN: Final = (
 """Where a text is looked for (`range`: annotations and Python frames), and what it means."""
 LAUNCH_CALLS: Final = "launch calls"
 """All of them together: which one a kernel takes is no cause."""
-WAITING: Final = ("memory allocation", "reading a value back", "synchronisation", "copy calls")
+WAITING: Final = (ALLOCATOR, "reading a value back", "synchronisation", "copy calls")
 """Causes in which a host waits for its GPU or its driver."""
 NEEDLESS: Final = frozenset(
     (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging", "compiling")

@@ -27,7 +27,8 @@ _ODDS: Final = 4.0
 """How many times slower than all else the place is at least."""
 _WAITS: Final = {
     "host": "is held back by its host{where}: it is idle for {taken} before launch calls",
-    "launch": "is late after its launch calls: it is idle for {taken} there",
+    "launch": "starts kernels late after their launch: it is idle for {taken} between launch and "
+    "start",
     "copies": "copies for {taken} with nothing else",
 }
 
@@ -40,6 +41,8 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
     if late.cause in ("clock", "kernels"):
         slower = percent(slower_share(stand, late)[0])
         if late.cause == "kernels":
+            if not knows_sizes(stand.table):
+                return f"'s kernels take {slower} longer"
             return f" runs the same kernels {slower} slower"
         beyond, _ = stand.hotter(place, at)
         if beyond >= 1:
@@ -60,7 +63,7 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
         return f"'s host is {taken} late{where.partition(' (')[0]}"
     if late.cause == "copies":
         return f" copies for {taken} more than its peers"
-    return f" starts {taken} late after its launch calls"
+    return f" starts kernels {taken} late after their launch"
 
 
 def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:

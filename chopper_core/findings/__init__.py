@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.findings.advice import advice_for
 from chopper_core.findings.parts import Found, Worth, in_groups
+from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import (
     COMPUTES,
     SMALLEST_SAVING,
@@ -72,7 +73,6 @@ class Checked(Struct, frozen=True, eq=False):
 
     context: FindingsContext
     """Without the sums that the rules look at, which take more memory than all else."""
-    activities: int
     compute_ns: float
     """Per GPU and step."""
     worth: Worth | None
@@ -92,7 +92,8 @@ class Checked(Struct, frozen=True, eq=False):
         if finding.doubt and rule.name in HOST_RULES:
             slack_ns = clock_slack_ns(self.context)
             low, high = low - slack_ns, high + slack_ns
-        return min(max(low, 0.0), saving), min(max(high, saving), limit)
+        high = saving if is_bound(finding.remedy) else max(high, saving)
+        return min(max(low, 0.0), saving), min(high, limit)
 
 
 def clock_slack_ns(context: FindingsContext) -> float:
@@ -127,11 +128,10 @@ def checked(run: Run, view: View) -> Checked:
         worth = None if run.is_sampled_only else Worth.of(context)
         placed, node, rest = _find(context, worth), context.node, context.released
         if run.is_sampled_only:
-            return Checked(rest, 0, 0.0, None, placed)
+            return Checked(rest, 0.0, None, placed)
         compute = sum(float(node.sum(name)[0]) for name in ("compute_ns", "overlap_ns"))
         return Checked(
             rest,
-            int(node.sizes()[0]),
             context.per_iteration(compute),
             None if worth is None else replace(worth, context=rest),
             [((rule, replace(each, cells=None)), whose) for (rule, each), whose in placed],
@@ -178,14 +178,21 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         for finding in _largest(context, rule, has_replay=worth is not None)
     ]
     if context.run.is_sampled_only:
-        return [(each, None) for each in sorted(found, key=_rank_of_samples)]
+        advised = [
+            (rule, replace(each, advice=advice_for(context, rule, each, None)))
+            for rule, each in found
+        ]
+        return [(each, None) for each in sorted(advised, key=_rank_of_samples)]
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
     found = [(rule, _doubted(context, rule, each)) for rule, each in found]
-    return [
-        ((rule, replace(each, advice=advice_for(context, rule, each, worth))), whose)
-        for (rule, each), whose in in_groups(context, found, worth)
-    ]
+    placed: list[tuple[Found, int | None]] = []
+    for (rule, each), whose in in_groups(context, found, worth):
+        # What is tried for the whole is tried for its parts.
+        known = () if whose is None else placed[whose][0][1].advice
+        advice = tuple(one for one in advice_for(context, rule, each, worth) if one not in known)
+        placed.append(((rule, replace(each, advice=advice)), whose))
+    return placed
 
 
 def _rank_of_samples(found: Found) -> tuple[bool, float, int]:

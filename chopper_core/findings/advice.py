@@ -15,15 +15,21 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.host_causes import HostCharges, host_charges
+from chopper_core.analyses.host_causes import ALLOCATOR, HostCharges, host_charges
 from chopper_core.analyses.why_late import MoreWorkAt, more_work_at
 from chopper_core.findings.parts import Worth, group_of
-from chopper_core.findings.rule import Cost, Finding, FindingRule, FindingsContext, Group
+from chopper_core.findings.rule import (
+    Cost,
+    Finding,
+    FindingRule,
+    FindingsContext,
+    Group,
+)
 from chopper_core.findings.titles import shortened
 from chopper_core.graph.collectives import comm_rows
-from chopper_core.model.phrases import by_number, time
+from chopper_core.model.phrases import by_number, percent, time
 from chopper_core.model.side_table import HostState
-from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, Kind, Phase
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.util import plugins
 from chopper_core.util.arrays import Index
@@ -43,6 +49,7 @@ SMALL_BUCKET: Final = 20 << 20
 """Bytes: less than the default of bucket_cap_mb, 25 MiB."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
+_HOST_LEFT: Final = re.compile(r"\bhost x(0\.\d+)")
 _LEAST_GAIN: Final = 0.001
 """Of the step: a smaller gain of a change isn't named."""
 
@@ -69,8 +76,16 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def charges(self) -> HostCharges:
         """What hosts do while the GPUs that it is about are idle."""
+        return self._charges(HostState.LATE)
+
+    @cached_property
+    def launched(self) -> HostCharges:
+        """What hosts do while work that they have launched waits."""
+        return self._charges(HostState.LAUNCHED)
+
+    def _charges(self, state: HostState) -> HostCharges:
         charges, table = host_charges(self.context.run), self.context.table
-        own = charges.state == HostState.LATE
+        own = charges.state == state
         for level in ("gpu", "iteration", "phase", "operation"):
             here = distinct(self.context.codes(level)[self.cells])
             own &= np.isin(table.column(level)[charges.row], here)
@@ -83,8 +98,7 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
         if self.finding.kind not in (Cost.HOST, Cost.LAUNCH):
             return "", ""
         main = self.charges.main(self.charges.by_cause)
-        named = "" if main is None else main.what
-        return named, "" if main is None else shortened(main.name)
+        return ("", "") if main is None else (main.what, main.name)
 
     @cached_property
     def more_work(self) -> MoreWorkAt | None:
@@ -160,11 +174,7 @@ def advice_for(
             continue
         text = advice.sentence.format(**names)
         if advice.question and worth is not None:
-            text = (
-                text.removesuffix(".")
-                + _gain(context, worth, advice.question.format(**names))
-                + "."
-            )
+            text += _gain(context, worth, advice.question.format(**names))
         found.append(text)
         if len(found) == MAX_ADVICE:
             break
@@ -172,11 +182,13 @@ def advice_for(
 
 
 def _gain(context: FindingsContext, worth: Worth, question: str) -> str:
-    """What a change would bring, as the end of a sentence."""
+    """What a change would bring, as a sentence that follows."""
     answer = worth.answer(question)
     if answer is None or context.share(answer.saving_ns) < _LEAST_GAIN:
         return ""
-    return f"; a step then takes about {time(answer.saving_ns)} less (what-if '{question}')"
+    left = _HOST_LEFT.search(question)
+    assumed = f", if that leaves {percent(float(left[1]))} of the host's time there" if left else ""
+    return f" By replay, a step takes about {time(answer.saving_ns)} less{assumed} ({question})."
 
 
 @cache
@@ -202,7 +214,8 @@ def does(*causes: str) -> Condition:
 
     def holds(case: AdviceCase) -> Mapping[str, str] | None:
         what, name = case.host_cause
-        return {"what": what, "name": (f" ({name})" if name else "")} if what in causes else None
+        named = f" ({shortened(name)})" if name else ""
+        return {"what": what, "name": named} if what in causes else None
 
     return holds
 
@@ -281,8 +294,11 @@ def one_hot_gpu(case: AdviceCase) -> Mapping[str, str] | None:
 
 
 def at_power_limit(case: AdviceCase) -> Mapping[str, str] | None:
-    """Compute draws nearly all of the power that it may."""
+    """Compute draws nearly all of the power that it may: of the cap, else as specified."""
     power, cap = (case.context.by_gpu(name) for name in ("power_w", "power_cap_w"))
+    chip = case.context.run.hardware
+    if chip is not None:
+        cap = np.where(np.isfinite(cap), cap, chip.tdp_w)
     share = float(np.nanmean(power / cap)) if np.isfinite(power / cap).any() else np.nan
     return {"share": f"{100 * share:.0f} %"} if share >= 0.85 else None
 
@@ -397,6 +413,57 @@ def compiles(case: AdviceCase) -> Mapping[str, str] | None:
     return {"name": shortened(name or what)} if is_it else None
 
 
+def lacks_ranks(case: AdviceCase) -> Mapping[str, str] | None:
+    """Ranks are missing from the traces, and ranks communicate."""
+    context = case.context
+    ranks = {gpu.rank for gpu in context.run.gpus}
+    is_alone = context.run.world <= len(ranks) or not len(comm_rows(context.table, ()))
+    return None if is_alone else {"world": str(context.run.world)}
+
+
+def blocking_copy(case: AdviceCase) -> Mapping[str, str] | None:
+    """Hosts block in a copy call for most of the time in which launched work waits, and there are
+    copies that no trace calls pinned."""
+    own = case.launched
+    main = own.main(own.by_cause)
+    if main is None or main.what != "copy calls":
+        return None
+    table = case.context.table
+    names = (table.names[code] for code in distinct(table.kernel[table.kind == Kind.COPY]).tolist())
+    is_pageable = any(re.search(r"(?:HtoD|DtoH)(?!.*pinned)", name, re.I) for name in names)
+    return {"name": shortened(main.name)} if is_pageable else None
+
+
+def longest_wait(case: AdviceCase) -> Mapping[str, str] | None:
+    """Where launched work waits longest."""
+    table, rows = case.context.table, case.rows
+    waits = table.idle_launch_ns[rows]
+    if not len(rows) or not waits.max() > 0:
+        return None
+    row = rows[int(waits.argmax())]
+    step = int(table.iteration[row])
+    operation = case.context.text("operation", table.operation[row])
+    kernel = table.names[int(table.kernel[row])]
+    return {
+        "kernel": shortened(kernel if operation == NO_LABEL_TEXT else operation),
+        "gpu": str(int(table.gpu[row])),
+        "step": "" if step == NO_LABEL else f" in step {step}",
+        "wait": time(int(waits.max())),
+    }
+
+
+def long_stage(*, is_last: bool) -> Condition:
+    """A stage that is too long is, or isn't, the last one of its pipeline."""
+
+    def holds(case: AdviceCase) -> Mapping[str, str] | None:
+        context = case.context
+        own = distinct(context.stage[context.place("gpu")[case.cells]])
+        is_own = len(own) == 1 and (own[0] == context.stage.max()) == is_last
+        return {"stage": str(own[0])} if is_own else None
+
+    return holds
+
+
 def always(case: AdviceCase) -> Mapping[str, str] | None:
     """The rule's own condition is enough."""
     return {"title": case.finding.title}
@@ -410,21 +477,21 @@ ADVICE: Final = (
     ),
     Advice(
         (),
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps the allocator from asking the "
-        "driver again{name}.",
-        calls(r"^cuda|^cu[A-Z]", "memory allocation"),
+        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which keeps the allocator from "
+        "asking the driver again{name}.",
+        calls(r"^cuda|^cu[A-Z]", ALLOCATOR),
     ),
     Advice(
         (),
-        "Look for torch.cuda.empty_cache() in the step, or memory that is nearly full: the "
-        "allocator returns memory to the driver during the step{name}.",
-        calls(r"Free", "memory allocation"),
+        "Look for torch.cuda.empty_cache() in the step, and whether memory is nearly full: an "
+        "allocator without room gives its cache back to the driver and waits for the GPU{name}.",
+        calls(r"Free|Unmap", ALLOCATOR),
     ),
     Advice(
         (),
-        "Run the largest shapes first, or lower the peak of memory: the allocator asks the driver "
-        "for memory during the step{name}.",
-        calls(r"^(?!.*Free)", "memory allocation"),
+        "Lower the peak of memory, or run the largest shapes first: the allocator asks the driver "
+        "during the step{name}.",
+        calls(r"^(?!.*(?:Free|Unmap))", ALLOCATOR),
     ),
     Advice(
         (),
@@ -474,7 +541,8 @@ ADVICE: Final = (
     ),
     Advice(
         (),
-        "Remove the synchronization from the step, or wait for an event instead{name}.",
+        "Remove the synchronisation from the step, or wait for an event that is recorded after the "
+        "work that is needed{name}.",
         does("synchronisation"),
     ),
     Advice(
@@ -490,7 +558,7 @@ ADVICE: Final = (
         many_small,
     ),
     Advice(
-        ("host-bound", "launch-bound", "straggler", "late-host"),
+        ("host-bound", "straggler", "late-host"),
         "Construct the optimizer with fused=True (or foreach=True): it runs {kernels} kernels a "
         "step.",
         unfused_optimizer,
@@ -514,7 +582,8 @@ ADVICE: Final = (
     ),
     Advice(
         ("low-clock", "overhead"),
-        "Compute draws {share} of the power cap: a higher cap raises the clock.",
+        "Raise the power cap, if it isn't at its limit, and check the cooling: compute draws "
+        "{share} of the power limit.",
         lambda case: at_power_limit(case) if case.finding.kind == Cost.CLOCK else None,
     ),
     Advice(
@@ -571,7 +640,30 @@ ADVICE: Final = (
     ),
     Advice(
         ("contention",),
-        "Let communication use fewer channels (NCCL_MAX_NCHANNELS), or run it next to other work.",
+        "Give communication fewer channels (NCCL_MAX_NCHANNELS), or let it run next to other "
+        "operations than this one.",
+        always,
+    ),
+    Advice(
+        ("exposed", "queue-bound"),
+        "Record all {world} ranks: work may wait for ranks that the traces lack.",
+        lacks_ranks,
+    ),
+    Advice(
+        ("queue-bound",),
+        "Copy from pinned memory (pin_memory=True) with non_blocking=True, so that {name} returns "
+        "at once.",
+        blocking_copy,
+    ),
+    Advice(
+        ("queue-bound",),
+        "Look at the timeline before {kernel} on GPU {gpu}{step}: it begins after the longest of "
+        "these waits, {wait}.",
+        longest_wait,
+    ),
+    Advice(
+        ("memory-growth",),
+        "Look for tensors that a list keeps, such as losses with their graph: store loss.item().",
         always,
     ),
     Advice(
@@ -582,8 +674,14 @@ ADVICE: Final = (
     ),
     Advice(
         ("long-stage",),
-        "Move layers off the longest stage; the last one has the head and the loss, too.",
-        always,
+        "Give stage {stage} fewer layers: as the last one, it also has the output head and the "
+        "loss.",
+        long_stage(is_last=True),
+    ),
+    Advice(
+        ("long-stage",),
+        "Give stage {stage} fewer layers.",
+        long_stage(is_last=False),
     ),
     Advice(
         ("wide-type",),
@@ -610,8 +708,8 @@ ADVICE: Final = (
     ),
     Advice(
         ("products",),
-        "Tune the library for these shapes (PYTORCH_TUNABLEOP_ENABLED=1), or pad them to multiples "
-        "of the tile.",
+        "Let PyTorch tune its matrix products for these shapes (PYTORCH_TUNABLEOP_ENABLED=1). Or "
+        "choose batch sizes and token counts that are multiples of the kernel's tile, such as 128.",
         always,
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.power_samples import LIMITER, samples_of
@@ -187,7 +188,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 sinks = f", and it drifts from {drift[0]:,.0f} to {drift[1]:,.0f} MHz"
                 sinks += f" over {len(context.iterations)} steps"
                 when = ", drifting down" if drift[1] < drift[0] else ", drifting up"
-            yield context.finding(
+            found = context.finding(
                 one_line(f"{name} run at {mhz:,.0f} of {nominal:,.0f} MHz", when),
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
                 f"({mhz:,.0f} vs {nominal:,.0f} MHz){sinks}, {why} {time(saving)}{context.each}",
@@ -197,6 +198,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 is_measured=False,
                 changes=(change,),
             )
+            yield replace(found, why_more="other kernels get faster, too")
 
 
 def _drift(context: FindingsContext, name: str) -> tuple[float, float] | None:
@@ -393,6 +395,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         saving,
         is_measured=False,
         total_ns=total,
+        gpu=gpus[0] if len(gpus) == 1 else None,
         cells=context.cells_of(gpu=gpus, iteration=[context.iterations[at] for at in when]),
         changes=changes,
     )
@@ -415,7 +418,7 @@ def _limiter(context: FindingsContext, gpus: list[int]) -> str:
         return ""
     most = max(means, key=lambda name: means[name])
     # Limiters are sampled apart, more coarsely than what they are a part of.
-    return f", mostly by {most.removeprefix(LIMITER)}"
+    return f", mostly by its limiter {most.removeprefix(LIMITER)}"
 
 
 def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | None:

@@ -19,14 +19,14 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import gpus_in_short, of_name, one_line, shortened
+from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, of_name, one_line, shortened
 from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
 from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.groups import work_of
 from chopper_core.model.phrases import listed, percent, recurrence, time
-from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
@@ -220,6 +220,8 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
         )
 
 
+_UNNAMED: Final = ("collective", NO_LABEL_TEXT)
+"""Operations whose names say only that they communicate."""
 EXPOSED: Final = threshold("""exposed communication | 2 | % of the step
     without waiting for later GPUs, and without its ends: the same as for other causes""")
 _MAX_LISTED: Final = 3
@@ -254,17 +256,22 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     operations, of_cell = context.together("operation")
     largest = int(operations[sums_of(per_cell, of_cell).argmax(), 0])
     is_complete = bool(chosen.complete.all())
-    wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
+    wait = ""
+    if waiting:
+        wait = f"; {time(waiting)} of it is waiting for GPUs that come later, and the other "
+        wait += f"{time(max(each - waiting, 0.0))} is what it costs"
     if not is_complete:
-        wait += "; the waiting part is unknown for collectives with missing ranks"
+        wait += "; how much of it is waiting is unknown for collectives with missing ranks"
     share = percent(each / context.usual_ns)
+    name = shortened(context.text("operation", largest))
+    usual = " usual" if context.irregular else ""
     yield context.finding(
         one_line(
-            f"exposed communication takes {share} of the step",
-            f": {shortened(context.text('operation', largest))}",
+            f"exposed communication takes {share} of the{usual} step",
+            f", mostly {name}" if name not in _UNNAMED else "",
         ),
         f"exposed communication takes {time(each)}{context.per_gpu} "
-        f"({percent(each / context.usual_ns)}): {', '.join(parts[:_MAX_LISTED])}{wait}",
+        f"({share}): {', '.join(parts[:_MAX_LISTED])}{wait}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
         max(each - waiting, 0.0),
@@ -327,8 +334,9 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
         yield _contended(
             context,
             pairs[place],
-            f"takes {percent(float(known.slowdown[place]) - 1)} longer during much communication "
-            f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
+            f"takes {percent(float(known.slowdown[place]) - 1)} longer where communication runs "
+            "during much of it than where it runs during little, on the same GPU (correlation "
+            f"{known.pearson[place]:.2f})",
             float(cost[place]),
             percent(float(known.slowdown[place]) - 1),
             "contention as peers",
@@ -365,9 +373,12 @@ def _contended(
     phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
     saving = context.per_iteration(total_ns)
     labels = {"phase": phase, "operation": operation}
-    during = "slower during communication"
+    where, during = f" in {phase}", f" is {slower} slower during communication"
+    title = f"{shortened(operation)}{where}{during}"
+    if len(title) > MAX_TITLE:
+        title = f"{shortened(operation)}{during}"
     return context.finding(
-        of_name(f"{shortened(operation)} is {slower} {during}", f" in {phase}"),
+        of_name(title),
         f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
         context.with_view("overlap", shown[0], sort=shown[1], **labels),
         Cost.CONTENTION,

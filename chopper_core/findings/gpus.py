@@ -20,7 +20,7 @@ from chopper_core.analyses.leads import (
     Straggler,
 )
 from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
-from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest_stage, pipeline_of
+from chopper_core.analyses.pipeline import LONG, Pipeline, longest_stage, pipeline_of
 from chopper_core.analyses.why_late import (
     ONE_PLACE_SHARE,
     late_in_short,
@@ -108,7 +108,7 @@ _ITS: Final = {
     "kernels": "has slower kernels",
     "work": "has more work",
     "host": "is held back by its host",
-    "launch": "starts late after its launch calls",
+    "launch": "starts kernels late after their launch",
     "copies": "copies for longer",
 }
 """Cause → what a GPU does, in a title."""
@@ -117,7 +117,7 @@ _THEIR: Final = {
     "kernels": "have slower kernels",
     "work": "have more work",
     "host": "are held back by their hosts",
-    "launch": "start late after their launch calls",
+    "launch": "start kernels late after their launch",
     "copies": "copy for longer",
 }
 
@@ -259,11 +259,22 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     kind, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
     if leads.delays_ns is not None:
         lost_ns, sort = max(own, late.delay_ns), "-delay_ns"
+    is_own = own > lost_ns * (1 - _ROUNDED)
     if leads.delays_ns is not None and late.delayed:
         wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
+        if not is_own:
+            wait += ", added up over all that it comes last to"
     said = slower_ns(leads, late)
-    if own > lost_ns * (1 - _ROUNDED) and own > (1 + _FURTHER) * said > 0:
-        wait = f"; without waits it takes {time(own)}{context.each} longer than its peers{wait}"
+    if is_own and own > (1 + _FURTHER) * said > 0:
+        wait = (
+            f"; with what else it does longer, its own work takes {time(own)}{context.each} more "
+            f"than its peers'{wait}"
+        )
+    if is_own and 0 < own < (1 - _FURTHER) * said:
+        wait = (
+            f"; since it does other things faster, its own work takes {time(own)}{context.each} "
+            f"more than its peers'{wait}"
+        )
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     evidence = context.with_view("ranks", sort=sort, **labels)
@@ -439,21 +450,17 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it."""
     if (known := _long_stage(context)) is None:
         return
-    what, bubble = "its compute in a step", ""
-    if known.pipeline is not None:
-        what = "a microbatch"
-        bubble = (
-            f"; the bubble is {percent(bubble_of(known.pipeline))} "
-            f"({percent(known.pipeline.theory)} with equal stages)"
-        )
+    what = "its compute in a step" if known.pipeline is None else "a microbatch"
+    longer = percent(known.times - 1)
     yield Finding(
         title=one_line(
-            f"pipeline stage {known.stage} takes {known.times:.2f} times as long as the others",
+            f"pipeline stage {known.stage} takes {longer} longer than the others",
             ": they wait",
         ),
         detail=(
-            f"pipeline stage {known.stage} is too long: {what} takes {known.times:.2f} times the "
-            f"median of the other stages, which wait for it{_why_long(context, known)}{bubble}"
+            f"pipeline stage {known.stage} is too long: {what} takes {longer} longer than the "
+            f"median of the other stages, which wait for it{_why_long(context, known)}; beyond the "
+            f"next longest stage it takes {time(known.cost_ns)}{context.each}"
         ),
         evidence=context.with_view("pipeline", sort="-stage_x")
         if known.pipeline is not None
@@ -462,6 +469,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         cost_ns=known.cost_ns,
         gpu=known.gpus[0] if len(known.gpus) == 1 else None,
         kind=Cost.COMPUTE,
+        why_more="as long as the median stage, it is shorter than the next longest, too",
         cells=context.cells_of(gpu=known.gpus),
         changes=None
         if MICROBATCH in context.table.measured

@@ -139,7 +139,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
             continue
         cause = own.main(own.by_cause) or charges.causes[codes[0]]
         name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
-        taken = f"leaves GPUs idle {time(cost)}{' a step' if context.has_iterations else ''}"
+        taken = f"leaves {_idle_gpus(context)} {time(cost)}{a_step(context)}"
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
             what,
@@ -181,7 +181,7 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
             continue
         idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
         name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
-        taken = f"{time(more)} more{' a step' if context.has_iterations else ''}"
+        taken = f"{time(more)} more{a_step(context)}"
         yield context.finding(
             one_line(f"{what}{name} leaves GPU {gpu} idle {taken}"),
             f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
@@ -317,53 +317,57 @@ def _bound(
     """A finding of late phases, before their launch calls or after them, without causes that have
     findings of their own."""
     charges = _charges_of(context, late, state)
-    among = ""
+    of_which = ""
     if without:
-        left, of_left = _without(context, late, charges, without)
-        main_of_left = of_left.main(of_left.by_cause)
-        if not left:
-            return
-        if main_of_left is not None and main_of_left.what in _APART:
-            late, charges = left, of_left
-        else:
-            # A host of no time does without all of it: the others are parts of this.
-            among = f"; of it {listed(without)} have findings of their own"
-            if len(without) == 1:
-                among = f"; of it {without[0]} has a finding of its own"
+        left, others = _without(context, late, charges, without)
+        most = others.main(others.by_cause) if left else None
+        if left and (most is None or most.what not in _APART):
+            # The rest isn't one thing that can go alone: it is the host's whole time.
+            times = [(time(context.per_iteration(_ns_of(charges, what))), what) for what in without]
+            of_which = f", of which {listed(f'{taken} in {what}' for taken, what in times)}"
             without = ()
+        else:
+            late, charges = left, others
     if not late:
         return
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
+    in_call = ""
+    gpus_idle = "GPUs idle" if len(context.gpus) > 1 else "the GPU idles"
     if state == HostState.LATE:
         bound, when, kind = "host-bound", "before launch calls", Cost.HOST
-        what = "the host launches too slowly: GPUs idle {taken}"
+        is_slow = context.share(context.per_iteration(sum(each.idle_ns for each in late)))
+        too_late = "launches too slowly" if is_slow >= BOUNDS.share else "is late"
+        what = f"the host {too_late}: {gpus_idle} {{taken}}"
         otherwise = "the host is late"
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
         doing = _other_causes(context, late, charges)
     elif queued:
         bound, when, kind = "queue-bound", "in which launched work waits", Cost.LAUNCH
-        what = "Launched work waits {taken} on idle GPUs"
+        what = f"{gpus_idle[0].upper()}{gpus_idle[1:]} {{taken}} with work queued"
         otherwise = "work waits in queue"
         doing = (
             "; the trace doesn't show what for: an event of another stream, of the host or of "
             "another GPU, work of before the trace, or the dispatch of each kernel"
         )
         if main is not None and main.what in WAITING:
-            doing = f"; for {_share(charges, main)} of it the hosts block in {main.text}, and the "
-            doing += "trace doesn't show what the work and they wait for"
+            doing = f"; for {_share(charges, main)} of that time the hosts block in {main.text}; "
+            doing += "the trace doesn't show what that call and the launched work wait for"
         elif main is not None and main.what == LAUNCH_CALLS:
             doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
-        is_blocked = main is not None and _part(charges, main) >= _NEARLY_ALL
-        if main is not None and main.what in WAITING and is_blocked:
+        if main is not None and main.what in WAITING:
             call = shortened(main.name or main.what)
-            what = f"{call} blocks while GPUs idle {{taken}}"
+            blocked = _part(charges, main)
+            what = f"{call} blocks while {gpus_idle} {{taken}}"
+            if blocked < _NEARLY_ALL:
+                what = f"{gpus_idle[0].upper()}{gpus_idle[1:]} {{taken}} with work queued"
+                in_call = f", {100 * blocked:.0f} % in {call}"
         main, by, sort = None, "", "-idle_queued_ns"
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None
         bound, when, kind, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
-        what = "GPUs idle {taken} after launch calls"
+        what = f"launch latency: {gpus_idle} {{taken}} between launch and start"
         otherwise = "launch latency is exposed"
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
@@ -383,8 +387,7 @@ def _bound(
         if not where and (ends := drift_of(each, GROWS.share)) is not None:
             over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
             layer += f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
-    rest = f", not counting {listed(without)}" if without else ""
-    doing += among
+    rest = f", not counting {listed(without)}" if without else of_which
     idle = f"{mostly}{layer}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}{rest}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
@@ -420,13 +423,13 @@ def _bound(
         places = dict.fromkeys((f"{layer}{where}", f"{layer}{when}", where, when, layer))
         texts = (*(f"{main.what}{named}{each}" for each in places), f"{main.what}{when}")
         short = (text for text in texts if len(text) <= MAX_TITLE - _ROOM)
-        what = f"{next(short, main.what)} leaves GPUs idle {{taken}}"
+        what = f"{next(short, main.what)} leaves {_idle_gpus(context)} {{taken}}"
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     # The rest of what it costs is idle time for other reasons.
     of_all = f" of {time(cost_ns)}" if differs(own_ns, cost_ns) else ""
-    taken = f"{time(own_ns)}{of_all}{' a step' if context.has_iterations else ''}"
+    taken = f"{time(own_ns)}{of_all}{a_step(context)}"
     yield context.finding(
-        (of_name if queued else one_line)(what.format(taken=taken), phase_of),
+        (of_name if queued else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",
         evidence,
         kind,
@@ -476,6 +479,21 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
     return on_gpu + recurrence(large.tolist(), context.iterations), cells, there
 
 
+def a_step(context: FindingsContext) -> str:
+    """The unit of a mean per step, in a title; of one step it is none."""
+    return " a step" if context.has_iterations and len(context.iterations) > 1 else ""
+
+
+def _idle_gpus(context: FindingsContext) -> str:
+    return "GPUs idle" if len(context.gpus) > 1 else "the GPU idle"
+
+
+def _ns_of(charges: HostCharges, what: str) -> float:
+    """The time of the causes that are one thing."""
+    is_it = np.array([each.what == what for each in charges.causes], np.bool_)
+    return float(charges.ns[is_it[charges.cause]].sum())
+
+
 def _share(charges: HostCharges, cause: HostCause, there: Mask | None = None) -> str:
     return percent(_part(charges, cause, there))
 
@@ -495,7 +513,7 @@ def _other_causes(context: FindingsContext, late: list[LatePhase], charges: Host
     large = [at for at in order if ns[at] >= CAUSE.share * whole]
     causes = [charges.causes[at] for at in large if charges.causes[at] != charges.main(ns)]
     named = ", ".join(f"{each.text} {_share(charges, each)}" for each in causes)
-    hosts = f"; the hosts are in {named} during that time" if named else ""
+    hosts = f"; during that time the hosts are in {named}" if named else ""
     if 2 * ns[large].sum() >= whole:
         return hosts
     by_place = sums_of(charges.ns, charges.place, len(HostPlace)) / whole
@@ -503,7 +521,7 @@ def _other_causes(context: FindingsContext, late: list[LatePhase], charges: Host
     inside = np.isin(context.codes("phase"), [phase.code for phase in late])
     launches = context.per_iteration(int(context.cells.sizes()[inside].sum()))
     return (
-        f"{hosts}; it is the overhead of {launches:,.0f} launches{context.per_gpu}, one by one: "
+        f"{hosts}; most of it is what {launches:,.0f} launches{context.per_gpu} take one by one: "
         f"{percent(operators)} in operators, {percent(calls)} in runtime calls, "
         f"{percent(1 - operators - calls)} outside, such as in Python"
     )
@@ -617,10 +635,10 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     if is_one:
         when = f" of step {place.iteration}" if context.has_iterations else ""
         usual_ns = place.idle_ns - place.lost_ns
-        usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "none"
+        usual = f"usually {time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else 'not at all'}"
         sentence = (
             f"GPU {place.gpu}'s host is late {where}{when}{_layers(context, place)}{doing}: the "
-            f"GPU is idle for {time(place.idle_ns)} before launch calls there (usually {usual})"
+            f"GPU is idle for {time(place.idle_ns)} before launch calls there ({usual})"
         )
         title = one_line(
             f"GPU {place.gpu}'s host is {time(place.lost_ns)} late {where}",
@@ -657,7 +675,8 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         Cost.HOST,
         sum(latest.values()) / len(context.iterations),
         is_repeated=not is_one,
-        total_ns=sum(place.idle_ns for place in late),
+        gpu=place.gpu if len({each.gpu for each in late}) == 1 else None,
+        total_ns=sum(each.idle_ns for each in late),
         cells=np.logical_or.reduce([_cells_of(context, place) for place in late]),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -29,7 +29,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import in_short, one_line, shortened
 from chopper_core.graph.questions import bound_by_memory
-from chopper_core.model.phrases import by_number, listed, longer_by, percent, recurrence, time
+from chopper_core.model.phrases import by_number, longer_by, percent, recurrence, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -71,7 +71,7 @@ _PARTS: Final = {
     Cost.COMMUNICATION: ("exposed communication", "exposed_comm_ns"),
     Cost.COPIES: ("copies", "exposed_copy_ns"),
     Cost.HOST: ("idle before launch calls", "idle_host_ns"),
-    Cost.LAUNCH: ("idle time of no known cause", "idle_launch_ns", "idle_unknown_ns"),
+    Cost.LAUNCH: ("idle after launch calls", "idle_launch_ns", "idle_unknown_ns"),
 }
 """Kind of time → its name, and its columns."""
 
@@ -143,6 +143,11 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
             found[part] = each / len(gpus)
         return found
 
+    def name(self, cost: Cost) -> str:
+        """A kind of time in a sentence; idle time without launch records isn't explained."""
+        sums = [int(self.context.by_iteration.sum(name).sum()) for name in _PARTS[Cost.LAUNCH][1:]]
+        return "unexplained idle" if cost == Cost.LAUNCH and sums[1] > sums[0] else _PARTS[cost][0]
+
     @cached_property
     def _by_host(self) -> tuple[Int64, Float64]:
         """The cause and step of what hosts do late, and its time, mean over GPUs."""
@@ -194,13 +199,18 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     more, short = _more(times, slow, usual, cost)
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
-    named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
+    named = _listed_steps([f"{iterations[place]} ({time(took[place])})" for place in slow])
     factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
-        _title(_which(iterations, slow), is_one, factor, short or f": {_first_of(mostly)}"),
-        f"step{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
-        f"usual: the median of {len(iterations)} steps is {time(usual_ns)}; "
-        f"{mostly}{more}",
+        _title(
+            _which(iterations, slow),
+            is_one,
+            _as_long(factor, "the median"),
+            short or f": {_first_of(mostly)}",
+        ),
+        f"step{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} "
+        f"{_as_long(factor, 'the median')} of {len(iterations)} steps, {time(usual_ns)}: "
+        f"{mostly}{more}; {_cost_of(lost, len(iterations))}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         lost / len(iterations),
@@ -220,12 +230,31 @@ def _which(iterations: Int64, places: Index) -> str:
 
 
 def _first_of(mostly: str) -> str:
-    return mostly.partition(", ")[0]
+    return mostly.removeprefix("mostly ").partition(", ")[0]
 
 
-def _title(which: str, is_one: bool, factor: float, why: str) -> str:
+def _title(which: str, is_one: bool, compared: str, why: str) -> str:
     takes = "takes" if is_one or which.startswith("one ") else "take"
-    return one_line(f"{which} {takes} {longer_by(factor)}", why)
+    return one_line(f"{which} {takes} {compared}", why)
+
+
+def _as_long(factor: float, what: str) -> str:
+    """How long something takes: `7.2 % longer than the median`, `4 times as long as the others`."""
+    text = longer_by(factor)
+    return f"{text} {'than' if text.endswith(' longer') else 'as'} {what}"
+
+
+def _cost_of(lost_ns: float, number: int) -> str:
+    """What steps that take longer cost, over all of them."""
+    return f"over all {number} steps that costs {time(lost_ns / number)} per step"
+
+
+def _listed_steps(texts: Sequence[str]) -> str:
+    """The first three of some steps, and how many more there are."""
+    shown, more = list(texts[:3]), len(texts) - 3
+    if more > 0:
+        shown.append(f"{more} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 class _TwoLengths(Struct, frozen=True, eq=False):
@@ -271,10 +300,8 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
-        text = (
-            f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} "
-            f"{factor:.1f} times as long as the other{'s' if many else ''}"
-        )
+        compared = _as_long(factor, f"the other{'s' if many else ''}")
+        text = f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} {compared}"
         when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
         is_since = found.is_interval or when.startswith(" since")
         if is_since:
@@ -284,15 +311,19 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         lost = float((each[long] - usual_ns).sum())
         more, short = _more(times, at, usual, cost)
         short = short or f": {_first_of(mostly)}"
-        title = _title(in_short("step", which), len(which) == 1, factor, short)
+        title = _title(in_short("step", which), len(which) == 1, compared, short)
         if is_since:
             title = one_line(f"steps take {longer_by(factor)}{when}", short)
+        total = len(context.all_iterations)
+        costs = "; the run's first step warms up, so that its time isn't counted as a cost"
+        if not is_first:
+            costs = f"; {_cost_of(lost, total)}"
         finding = context.finding(
             title,
-            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}",
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}{costs}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),
             cost,
-            None if is_first else lost / len(context.all_iterations),
+            None if is_first else lost / total,
             is_repeated=len(which) > 1,
             total_ns=lost * len(context.gpus),
             cells=context.cells_of(iteration=which),
@@ -447,14 +478,16 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     grown = {part: float(each[slow].mean() - usual.of(each)) for part, each in kinds.items()}
     cost = max(grown, key=lambda part: grown[part])
     doing, doing_ns = _doing(times, slow, usual, cost)
-    mostly = f"mostly {_PARTS[cost][0]}, {time(grown[cost])} more {unit}"
+    if len(context.gpus) == 1:
+        unit = unit.replace("per GPU and ", "per ").replace("per GPU", "")
+    mostly = f"mostly {times.name(cost)}, {time(grown[cost])} more {unit}".rstrip()
     if doing:
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
     rest = {part: ns for part, ns in grown.items() if part != cost}
     next_one = max(rest, key=lambda part: rest[part])
     if rest[next_one] > _ALSO * grown[cost] > 0:
-        mostly += f", and {_PARTS[next_one][0]}, {time(rest[next_one])} more"
+        mostly += f", and {times.name(next_one)}, {time(rest[next_one])} more"
     changes = changes_of(grown)
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])

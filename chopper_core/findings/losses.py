@@ -20,10 +20,10 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import one_line, shortened
+from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
 from chopper_core.model.groups import Groups, grouped
-from chopper_core.model.phrases import count, listed, percent, time
+from chopper_core.model.phrases import listed, percent, time
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import combined, distinct, first_equal, sums_of
@@ -108,10 +108,13 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         "known " if int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()) else ""
     )
     title = f"{_SUBJECTS[name]} the largest {known}loss", f": {percent(size / elapsed)} of the step"
+    why = ""
     if name == "frequency_ns" and hardware is not None:
         mhz = (1 - size / max(_compute_ns(context, gpus), 1)) * hardware.clock_mhz
-        title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz", where
-    yield context.finding(
+        title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz on average", where
+        if len(gpus) > 1:
+            why = "the GPU with the lowest clock sets the pace, and gains most"
+    found = context.finding(
         one_line(*title),
         f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
         f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
@@ -125,6 +128,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         changes=(change,),
         group=None if name in _COSTS else Group.BETTER,
     )
+    yield replace(found, why_more=why)
 
 
 def _compute_ns(context: FindingsContext, gpus: list[int]) -> float:
@@ -152,14 +156,14 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
         return
     kinds, owner = combined([table.kernel[own], table.phase[own]])
     parts = largest_parts(context, "kernel", kinds, sums_of(alone, owner))
+    names, of_name = combined([table.kernel[own]])
+    most = int(names[sums_of(alone, of_name, len(names)).argmax(), 0])
+    kernel = context.text("kernel", most)
     # The activities by name, those with most exposed copies first.
-    kernel, *_ = next(largest_parts(context, "kernel", kinds, sums_of(alone, owner))).partition(
-        " in "
-    )
     yield context.finding(
         one_line(
             f"exposed copies take {percent(each / context.usual_ns)} of the step",
-            f": {shortened(kernel.partition(' (')[0])}",
+            f", mostly {shortened(kernel.partition(' (')[0])}",
         ),
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
         f"{listed(parts, _MAX_LISTED)}",
@@ -231,15 +235,24 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         _MAX_LISTED,
     )
     most = largest_first(lost)[0]
-    first = f"{shortened(context.text('operation', codes[most]))} at {reached.numbers[most]:.0f} %"
-    of_peak = "of peak" if metric == "peak_pct" else "use of the matrix units"
+    first, share = shortened(context.text("operation", codes[most])), f"{reached.numbers[most]:.0f}"
+    is_peak, number = metric == "peak_pct", int(poor.sum())
+    title = of_name(
+        f"{first} reaches {share} % of the matrix peak"
+        if is_peak
+        else f"{first} keeps the matrix units {share} % busy"
+    )
+    if number > 1:
+        title = one_line(
+            f"{number} operations reach less than {limit:.0f} % of the matrix peak"
+            if is_peak
+            else f"{number} operations keep the matrix units less than {limit:.0f} % busy",
+            f": {first} {share} %",
+        )
     yield context.finding(
-        one_line(
-            f"{count(int(poor.sum()), 'matrix product')} below {limit:.0f} % {of_peak}",
-            f": {first}",
-        ),
-        f"large matrix products {verdict}: {named}; at {limit:.0f} % they would take "
-        f"{time(saving)} less{context.each}",
+        title,
+        f"large matrix products {verdict}: {named}; at {limit:.0f} %, which is a rule of thumb, "
+        f"they would take {time(saving)} less{context.each}",
         replace(
             context.with_view("kernels", "operation", sort="-kernel_ns"),
             columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),

@@ -19,8 +19,8 @@ from chopper_core.analyses.memory import (
 )
 from chopper_core.analyses.training import training_of
 from chopper_core.findings.rule import Cost, Finding, FindingsContext, Group, rule, threshold
-from chopper_core.findings.titles import one_line
-from chopper_core.model.phrases import by_number, count, listed, percent
+from chopper_core.findings.titles import in_short, one_line
+from chopper_core.model.phrases import count, listed, percent
 from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.training import UNKNOWN
 from chopper_core.model.view import View
@@ -135,19 +135,21 @@ def _growth(context: FindingsContext, found: Sequence[MemoryGrowth], capacity: f
     """Of the GPUs that grow, the one that grows most first."""
     grown = found[0]
     gpus = [each.gpu for each in found if each.gpu != UNKNOWN]
-    whose, source = (f" on {by_number('GPU', gpus)}", "the trace") if gpus else ("", "the log")
-    span = f"from {size_text(grown.first_bytes)} to {size_text(grown.last_bytes)}"
+    whose, source = (f" on {in_short('GPU', gpus)}", "the trace") if gpus else ("", "the log")
+    of_gpu = f" of GPU {gpus[0]}" if gpus else ""
     full = ""
     if capacity > grown.last_bytes:
         at = grown.last + (capacity - grown.last_bytes) / grown.each_bytes
-        full = f" At this rate {size_text(capacity)} are full at step {round(at):,}."
-    operator = f" Most of it is allocated by {grown.operator}." if grown.operator else ""
+        full = f". At this rate the GPU's {size_text(capacity)} are full at step {round(at):,}"
+    operator = f". Most of it is allocated by {grown.operator}" if grown.operator else ""
     return _finding(
         context,
-        one_line(f"memory grows by {size_text(grown.each_bytes)} per step{whose}", f": {span}"),
-        f"It grows {span} between steps {grown.first:,} and {grown.last:,}, by {source}."
-        f"{full}{operator} Look for "
-        "tensors that a list keeps, such as losses with their graph.",
+        one_line(
+            f"memory grows by {size_text(grown.each_bytes)} per step{whose}",
+            f", to {size_text(grown.last_bytes)}",
+        ),
+        f"Memory{of_gpu} grows from {size_text(grown.first_bytes)} at step {grown.first:,} to "
+        f"{size_text(grown.last_bytes)} at step {grown.last:,}, by {source}{full}{operator}",
         of_log=not gpus,
     )
 

@@ -26,7 +26,7 @@ from chopper_core.findings.rule import (
     threshold,
 )
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened
-from chopper_core.model.column_names import CYCLES
+from chopper_core.model.column_names import AT_PEAK, CYCLES
 from chopper_core.model.phrases import by_number, count, level_title, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import (
@@ -48,11 +48,12 @@ UNLINKED: Final = threshold("""activities without a launch record | 5 | %
     activities launched before the profiler started, and a few lost ones, never have a record""")
 
 _HIDDEN: Final = {
-    "iteration": "differences between steps are hidden there",
-    "phase": "forward and backward can't be told apart there",
-    "layer": "differences between layers are hidden there",
+    "iteration": "steps can't be compared",
+    "phase": "forward and backward can't be told apart",
+    "layer": "a slow layer can't be found",
 }
 """Level → what is unknown without its labels."""
+_WHICH: Final = {"iteration": "the step", "phase": "forward or backward", "layer": "the layer"}
 _TITLES: Final = {
     "iteration": "no steps in this trace: they can't be compared",
     "phase": "no phases in this trace: forward and backward look alike",
@@ -116,16 +117,18 @@ def _sources(context: FindingsContext) -> Gaps:
         return
     whole = context.split()
     unattributed = context.figure("unmodelled_ns", whole)
-    unknown = "compute can't be split"
-    if unattributed.present()[0]:
-        share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-        unknown = f"{percent(share)} of the time is compute that is not explained"
-    if "telemetry" in lacks:
-        unknown += ", and clocks, power and temperatures are unknown"
-    evidence = context.with_view("overheads", sort="-unmodelled_pct")
-    title = f"no {' or '.join(lacks)}: {unknown.partition(', and ')[0]}"
+    unknown, short = "clocks, power and temperatures are unknown", "clocks are unknown"
     if "hardware counters" in lacks:
-        title = f"no {' or '.join(lacks)}: nothing shows why compute is slow"
+        why = "nothing shows what limits compute"
+        if unattributed.present()[0]:
+            share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
+            if AT_PEAK in context.table.measured:
+                why += " beyond the ideal time of its FLOPs"
+            why += f" ({percent(share)} of the time)"
+        unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
+        short = "nothing shows why compute is slow"
+    evidence = context.with_view("overheads", sort="-unmodelled_pct")
+    title = f"no {' or '.join(lacks)}: {short}"
     yield title, f"without {' and '.join(lacks)}, {unknown}", evidence
 
 
@@ -137,7 +140,8 @@ def _counters(context: FindingsContext) -> Gaps:
             f"only {gpus_in_short(context, sorted(counted))} "
             f"{'has' if len(counted) == 1 else 'have'} hardware counters",
             f"only {context.gpus_text(sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
-            f"hardware counters: the compute of {count(others, 'other GPU')} can't be split",
+            f"hardware counters: what limits the compute of the {count(others, 'other GPU')} is "
+            "unknown",
             context.with_view("overheads", "gpu", sort="-unmodelled_pct"),
         )
 
@@ -155,8 +159,10 @@ def _labels(context: FindingsContext) -> Gaps:
             yield (
                 _TITLES[level]
                 if unknown > _ALL
-                else f"the {word} is unknown for {percent(unknown)} of {part}",
-                f"the {word} is unknown for {percent(unknown)} of {part}: {hidden}",
+                else f"{_WHICH[level]} is unknown for {percent(unknown)} of {part}",
+                f"no activity has a {word}: {hidden}"
+                if unknown > _ALL
+                else f"{_WHICH[level]} is unknown for {percent(unknown)} of {part}: {hidden} there",
                 context.with_view("kernels", sort="-kernel_ns", **{level: NO_LABEL_TEXT}),
             )
 
@@ -195,10 +201,12 @@ def _launches(context: FindingsContext) -> Gaps:
         title = f"{percent(unlinked / total)} of activities have no launch record"
         if unlinked == total:
             title = "no launch records: nothing shows whether hosts are late"
+        which = f"{unlinked:,} of {total:,} activities have no launch record"
+        if unlinked == total:
+            which = f"none of the {total:,} activities has a launch record"
         yield (
             title,
-            f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "
-            "late for them is unknown",
+            f"{which}: whether the host was late for them is unknown",
             context.with_view(
                 "launch", sort="-idle_unknown_ns" if unlinked < total else "-idle_ns"
             ),

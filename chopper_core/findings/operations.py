@@ -105,7 +105,9 @@ def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
     return f"{what} longer {where}: {listed(each, _MAX_LISTED)}"
 
 
-def _longer_in_short(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
+def _longer_in_short(
+    context: FindingsContext, parts: list[SlowPart], where: str, than: str = ""
+) -> str:
     """The same as a title, by its largest part."""
     most = max(parts, key=lambda part: part.excess_ns)
     names = {part.operation for part in parts}
@@ -121,6 +123,8 @@ def _longer_in_short(context: FindingsContext, parts: list[SlowPart], where: str
         *(
             [f": most by {shortened(context.text('operation', most.operation))}"]
             if len(names) > 1
+            else [than]
+            if np.isfinite(most.ratio)
             else []
         ),
     )
@@ -386,7 +390,9 @@ def _slower(
             took = context.cells.sum("duration_ns")[cells & context.computes].sum()
             changes = (f"compute x{max(1 - total / took, 0.0):.4f}",)
         yield context.finding(
-            _longer_in_short(context, own, f"in {level} {where}{of_stage}"),
+            _longer_in_short(
+                context, own, f"in {level_title(level)} {where}{of_stage}", " than in the others"
+            ),
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
             Cost.KERNELS if changes is None else Cost.WORK,

@@ -3,7 +3,8 @@
 A finding is worth the answer to the what-if questions that remove what it costs.
 A finding is a part of another one if a replay removes the same time for both. Where there is no
 replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
-that saves only together with another is a part of that too, and names it.
+that saves only together with another is a part of that too, and names it. What a part costs is
+inside what its whole costs; one that costs more stands next to it, and names it.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ _NOTHING: Final = 1e-4
 """Of the step: what a part saves less than is shown as 0.00 ms."""
 _MOST_PAIRED: Final = 8
 """Findings that save nothing alone are tried together with at most so many others."""
+_ROUNDED: Final = 0.01
+"""By so much more two costs are as large."""
 _NARROWER: Final = 0.8
 """A finding about less than this part of the time of another one is the more precise."""
 
@@ -168,6 +171,10 @@ class PlacedFinding(Struct, eq=False):
         gpu, cells = self.finding.gpu, self.finding.cells
         found = np.ones(len(at), np.bool_) if cells is None else cells[at]
         return found if gpu is None else found & (context.codes("gpu")[at] == gpu)
+
+    def costs_less_than(self, whole: PlacedFinding) -> bool:
+        """Whether what it costs, as shown, can be inside what another one does."""
+        return (self.finding.cost_ns or 0.0) <= (1 + _ROUNDED) * (whole.finding.cost_ns or 0.0)
 
     @property
     def worth_ns(self) -> float:
@@ -244,8 +251,8 @@ def _wholes(
         return [*found, *small]
     for each in found:
         _prune(context, each)
-    rest = _hide(context, found, small, worth)
-    return [*found, *_paired(context, rest, worth)]
+    apart, rest = _hide(context, found, small, worth)
+    return [*found, *apart, *_paired(context, rest, worth)]
 
 
 def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
@@ -298,6 +305,10 @@ def _add(
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []
+    elif not one.costs_less_than(whole):
+        # It costs more than what it would be a part of: it stands next to it.
+        one.finding = replace(one.finding, see_also=whole.finding.title)
+        level.append(one)
     elif is_most:
         whole.parts.append(one)
     else:
@@ -306,18 +317,17 @@ def _add(
 
 def _hide(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
-) -> list[PlacedFinding]:
+) -> tuple[list[PlacedFinding], list[PlacedFinding]]:
     """Add what saves next to nothing alone to the parts of the group that it hides behind, which
-    is the one without which it saves time; return the rest."""
-    left = []
+    is the one without which it saves time; return those that cost more than that, and the rest."""
+    apart, left = list[PlacedFinding](), list[PlacedFinding]()
     for one in small:
-        for whole in groups:
-            if _joins(context, one, whole, worth):
-                whole.parts.append(one)
-                break
-        else:
+        whole = next((each for each in groups if _joins(context, one, each, worth)), None)
+        if whole is None:
             left.append(one)
-    return left
+        else:
+            (whole.parts if one.costs_less_than(whole) else apart).append(one)
+    return apart, left
 
 
 def _paired(

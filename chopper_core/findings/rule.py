@@ -676,6 +676,10 @@ class Finding(Struct, frozen=True):
     """The title of the finding without which this one saves nothing; empty: it saves alone."""
     together_ns: float | None = None
     """What both save together; None where each saves alone."""
+    why_more: str = ""
+    """Why it may save more than it costs, where that isn't that waits get shorter."""
+    see_also: str = ""
+    """The title of a finding that takes much of the same time and costs less than this one."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

@@ -15,42 +15,85 @@ from chopper_core.sources.signals import ClockDomain
 
 _LEAST: Final = SMALLEST_SAVING.share
 _SINCE: Final = re.compile(r"since step (\d+)")
-_FAR: Final = 0.2
-"""Of the cost: a saving further from it is explained."""
+_LESS: Final = 0.1
+"""Of the cost: what saves less than it costs by more has a reason."""
+_MORE: Final = 0.01
+"""The same of what saves more."""
+_WITHOUT: Final = {
+    Cost.HOST: "if hosts took no time at all",
+    Cost.LAUNCH: "without this idle time",
+    Cost.COPIES: "if copies took no time at all",
+    Cost.COMMUNICATION: "if compute hid all of it",
+}
+"""Kind of time → what a bound asks for."""
 
 
 def detail_of(context: FindingsContext, finding: Finding) -> str:
-    """The long sentence of a finding, and why it saves far more or less than it costs."""
-    text, cost, saving = _with_time(context, finding.detail), finding.cost_ns, finding.saving_ns
-    if not cost or saving is None or context.share(abs(cost - saving)) < _LEAST:
+    """The long sentence of a finding, what it costs per step where that isn't said, and why it
+    saves more or less than that."""
+    text, cost = _with_time(context, finding.detail), finding.cost_ns
+    if cost is None:
         return text
+    if time(round(cost)) not in text:
+        text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
+    sentences = [text, _why_saving(context, finding)]
+    if finding.see_also:
+        sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
+    return ". ".join(filter(None, sentences))
+
+
+def _cost_unit(context: FindingsContext, finding: Finding) -> str:
+    """The base of what a finding costs, such as ` per step of GPU 2, mean of 5 steps`."""
+    if not context.has_iterations:
+        return context.per_gpu if finding.gpu is None else f" on GPU {finding.gpu}"
+    is_one = finding.gpu is not None and len(context.gpus) > 1
+    unit = f"{context.each} of GPU {finding.gpu}" if is_one else context.per_gpu
+    steps = len(context.iterations)
+    return unit if steps == 1 else f"{unit}, mean of {steps} steps"
+
+
+def _why_saving(context: FindingsContext, finding: Finding) -> str:
+    """What a finding saves, and why that is more or less than it costs; empty where it is neither,
+    or where nothing replays it."""
+    cost, saving = finding.cost_ns or 0.0, finding.saving_ns
+    if not cost or saving is None:
+        return ""
     if finding.together_ns is not None:
         own = f"{time(saving)} alone" if context.share(saving) >= _LEAST else "nothing alone"
         return (
-            f'{text}. It saves {own}, by replay; together with "{finding.together_with}" it saves '
+            f'By replay, fixing this saves {own}; together with "{finding.together_with}" it saves '
             f"{time(finding.together_ns)}"
         )
     if finding.alone_ns is not None and context.share(finding.alone_ns - saving) >= _LEAST:
         return (
-            f"{text}. Fixing this alone saves {time(finding.alone_ns)}, by replay; the finding "
-            f"that it is a part of saves {time(saving)}"
+            f"By replay, fixing this alone saves {time(finding.alone_ns)}, but the finding that it "
+            f"is a part of saves only {time(saving)}"
         )
-    if is_bound(finding.remedy) and saving > (1 + _FAR) * cost:
-        return (
-            f"{text}. The limit, by replay, is {time(saving)}: waits of other work shorten, too, "
-            "and no change reaches it in full"
-        )
-    if saving < (1 - _FAR) * cost:
-        rest = time(cost - saving)
-        why = time(saving) if context.share(saving) >= _LEAST else "nothing"
-        return f"{text}. Fixing this saves {why}, by replay; the other {rest} turn into other waits"
-    if saving > (1 + _FAR) * cost:
-        is_clock = finding.kind == Cost.CLOCK
-        why = "other kernels get faster, too" if is_clock else "waits shorten, too"
+    bound = is_bound(finding.remedy)
+    saves = f"saves{' at most' if bound else ''} {time(saving)}"
+    if context.share(abs(cost - saving)) < _LEAST or -_LESS * cost <= saving - cost <= _MORE * cost:
+        return ""
+    whose = "the GPUs" if len(context.gpus) > 1 else "the GPU"
+    if saving < cost:
         if finding.gpu is not None and len(context.gpus) > 1:
-            why = "GPUs that wait for it wait less, too"
-        return f"{text}. Fixing this saves {time(saving)}, by replay: {why}"
-    return text
+            whose = f"GPU {finding.gpu}"
+        if context.share(saving) < _LEAST:
+            saves = "saves nothing"
+        rest = time(cost - saving)
+        return (
+            f"By replay, fixing this alone {saves}: {whose} would spend {rest} of that time "
+            "waiting for something else"
+        )
+    if bound:
+        without = _WITHOUT.get(finding.kind, "if it took no time at all")
+        return (
+            f"By replay, a step takes at most {time(saving)} less, {without}: waits that follow "
+            "from it end, too. No change reaches that"
+        )
+    why = finding.why_more or "waits get shorter, too"
+    if not finding.why_more and finding.gpu is not None and len(context.gpus) > 1:
+        why = f"the GPUs that wait for GPU {finding.gpu} wait less, too"
+    return f"By replay, fixing this {saves}, more than it costs: {why}"
 
 
 def _with_time(context: FindingsContext, text: str) -> str:

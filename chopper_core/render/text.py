@@ -104,8 +104,10 @@ def as_text(
         ]
         lines += [line(name[0], row + 2, inks[row], *spark), *name[1:]]
         if is_prose:
-            lines += _prose(frame, row, width)
-            lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]
+            # A part is indented, and what stands below it too.
+            margin = names[row][: len(names[row]) - len(names[row].lstrip())] + "  "
+            lines += _prose(frame, row, width, margin)
+            lines += [paint(f"{margin}{clean(frame.addresses(row))}", "dim"), ""]
     if _has_total(frame):
         lines.append(paint(line(_total_title(frame), 1), "strong"))
     if lines[-1]:
@@ -114,8 +116,9 @@ def as_text(
     return glyphs.spelled("\n".join([*lines, *footer]) + "\n")
 
 
-_PROSE: Final = ("detail", "advice")
-"""Columns of sentences, which are too long for a cell: they stand below the row, where asked."""
+_PROSE: Final = {"detail": "", "advice": "Try: "}
+"""Columns of sentences, which are too long for a cell: they stand below the row, where asked, each
+after a word that says what it is."""
 _PROSE_WIDTH: Final = 100
 
 
@@ -123,19 +126,17 @@ def _is_prose(frame: Frame, name: str) -> bool:
     return frame.level in SENTENCES and name in _PROSE
 
 
-def _prose(frame: Frame, row: int, width: int) -> list[str]:
+def _prose(frame: Frame, row: int, width: int, margin: str) -> list[str]:
     """The sentences of a row that the view asks for, below its line."""
     asked = {each.lstrip("+") for each in frame.view.columns}
     texts = (
-        str(frame.values[name].cell(row) or "")
-        for name in _PROSE
+        f"{label}{text}"
+        for name, label in _PROSE.items()
         if name in asked and name in frame.values
+        if (text := frame.values[name].cell(row))
     )
-    return [
-        f"  {line}"
-        for text in texts
-        for line in (wrapped(text, (width or _PROSE_WIDTH) - 2) if text else ())
-    ]
+    room = (width or _PROSE_WIDTH) - len(margin)
+    return [f"{margin}{line}" for text in texts for line in wrapped(text, room)]
 
 
 def _group(frame: Frame, row: int) -> str:

@@ -36,14 +36,15 @@ SPEC: Final = ViewSpec(
     is_costly=True,
 )
 COSTS: Final = column("""cost_ns | ns | costs
-    Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
+    Measured time that it takes, per step: on its GPU, where it is about one, else mean over the
+    GPUs that it is about.
     missing: it can't be measured""")
-LOW: Final = column(f"""saving_low_ns | ns | at least
+LOW: Final = column(f"""saving_low_ns | ns | saves min
     The low end of what it saves: allows for what else would wait then, and for other work that a
     lower clock or busier links would slow down.
     missing: {SAVING.missing_because}""")
-HIGH: Final = column(f"""saving_high_ns | ns | at most
-    The high end of what it saves.
+HIGH: Final = column(f"""saving_high_ns | ns | saves max
+    The high end of what it saves; of a bound (`≤`), the bound.
     missing: {SAVING.missing_because}""")
 GROUP: Final = column("""group | | group
     What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
@@ -106,8 +107,12 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=_shown(run, findings),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(known),),
-        base=base_of_steps(run, view),
-        notes=(*_together(context, worth, placed), *_above(findings), *_notes(context, worth)),
+        base=replace(base_of_steps(run, view), is_of_step=True),
+        notes=(
+            *_together(context, worth, placed),
+            *_above(findings),
+            *_notes(context, worth, findings),
+        ),
     )
 
 
@@ -142,10 +147,16 @@ def _headline(known: Checked) -> str:
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(
         result,
-        f"{time(context.step_ns)}{' per step' if context.has_iterations else ''}",
-        f"{len(rules_of(context.run))} rules",
-        f"{count(known.activities, 'activity')} checked",
+        time(context.step_ns) + (" per step" if context.has_iterations else "") + _mean_of(context),
+        f"{len(rules_of(context.run))} rules checked",
     )
+
+
+def _mean_of(context: FindingsContext) -> str:
+    """What the step time is a mean of: `, mean of 2 steps and 8 GPUs`."""
+    numbers = (len(context.all_iterations), "step"), (len(context.gpus), "GPU")
+    several = " and ".join(count(number, word) for number, word in numbers if number > 1)
+    return f", mean of {several}" if several else ""
 
 
 def _together(
@@ -158,8 +169,8 @@ def _together(
         return ()
     saved = worth.saving_ns(first)
     return (
-        f"the first {len(first)} together: {time(saved)} ({percent(context.share(saved))}) less "
-        "per step, by replay",
+        f"together, the first {len(first)} (no parts) save {time(saved)} a step "
+        f"({percent(context.share(saved))}), by replay",
     )
 
 
@@ -170,15 +181,21 @@ def _above(findings: Sequence[Finding]) -> tuple[str, ...]:
     return ()
 
 
-def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:
+def _notes(
+    context: FindingsContext, worth: Worth | None, findings: Sequence[Finding]
+) -> tuple[str, ...]:
     notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
     if context.irregular:
         which = by_number("step", context.irregular)
-        them = "it" if len(context.irregular) == 1 else "them"
+        whole = len(context.all_iterations)
+        usual = whole - len(context.irregular)
         notes.append(
-            f"{which} took over {IRREGULAR.value:g} times the median: left out of figures per "
-            f"usual step; the views behind findings include {them}"
+            f"{which} took over {IRREGULAR.value:g} times the median; figures per usual step are "
+            f"means of the other {usual} ({time(context.usual_ns)} each), and the views behind "
+            f"findings include all {whole}"
         )
+    if len(context.gpus) > 1 and any(each.gpu is not None and each.cost_ns for each in findings):
+        notes.append("costs: mean over the GPUs that a finding is about; savings: of the step")
     if context.sampled_from is not None:
         notes.append(
             f"{len(context.iterations)} of {context.sampled_from} steps, evenly chosen, are "

@@ -54,10 +54,10 @@ SPEC: Final = ViewSpec(
 _DECLARED: Final = columns("""
     step_ns | ns | step
         The step time with the change: the measured step time minus saving_ns.
-    step_low_ns | ns | at least
+    step_low_ns | ns | step min
         The low end of the step time's range: the spread of peers, how kernels follow the clock, how
         much communication slows them, and what activities without a launch record waited for.
-    step_high_ns | ns | at most
+    step_high_ns | ns | step max
         The high end of the step time's range.
     slowdown | x | slowdown
         Step time replayed as measured over that without stragglers, S of Lin et al. Of a part:

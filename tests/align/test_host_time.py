@@ -182,7 +182,7 @@ def test_pieces_of_random_traces_add_up(tmp_path: Path) -> None:
     [
         (HostStack(annotation="enumerate(DataLoader)#It.__next__"),
          "data loading (enumerate(DataLoader)#It.__next__)"),
-        (HostStack("hipFree", "aten::empty"), "memory allocation (hipFree)"),
+        (HostStack("hipFree", "aten::empty"), "the memory allocator (hipFree)"),
         (HostStack("hipMemcpyWithStream", "aten::_local_scalar_dense"),
          "reading a value back (aten::item)"),
         (HostStack("hipMemcpyWithStream", "aten::copy_", "save_checkpoint"),

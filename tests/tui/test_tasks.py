@@ -95,7 +95,7 @@ def exposed_communication(at: Driven) -> None:
         operation = table.text_of("operation", int(table.operation[row]))
         exposed[operation] += int(table.exposed_comm_ns[row])
     steps = len(run.gpus) * len(np.unique(table.iteration[inside]))
-    said = r"Exposed communication takes ([\d.]+) % of the step: (?:\S+ [mµ]s )?(\w+)"
+    said = r"Exposed communication takes ([\d.]+) % of the step,? (?:\S+ [mµ]s )?mostly (\w+)"
     shown = re.search(said, finding)
     whole = float(query(run, View(run.name, name="overview")).total["iteration_ns"])
     assert shown and float(shown[1]) / 100 == pytest.approx(

@@ -185,9 +185,12 @@ def test_exposed_communication(run: Run, truth: dict[str, Any], other_run: Run) 
     for place in np.flatnonzero(np.isin(table.iteration, (11, 12))):
         exposed[table.text_of("operation", table.operation[place])] += table.exposed_comm_ns[place]
     titles = query(run, parse("R?view=findings")).labels
-    assert any(each.endswith(f" of the step: {exposed.most_common(1)[0][0]}") for each in titles)
-    # Most of it waits for GPU 5, whose own is at the ends of the step: hiding it saves little.
-    assert 0 <= row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"] < total / 160
+    assert any(
+        each.endswith(f" of the step, mostly {exposed.most_common(1)[0][0]}") for each in titles
+    )
+    # Most of it waits for GPU 5, whose own is at the ends of the step: hiding it saves little, and
+    # nothing hides more than all of it.
+    assert 0 <= row["saving_low_ns"] < row["saving_ns"] == row["saving_high_ns"] < total / 160
     # In the other run communication is exposed at the ends of the step only.
     assert found(other_run, "exposed") == []
 
@@ -227,7 +230,7 @@ def test_the_operation_that_suffers_from_overlap(
     row = only(run, "contention")
     evidence = query(run, parse(row["at"])).row(0)
     assert f"takes {100 * (float(evidence['slowdown_x']) - 1):.1f} % longer" in row["said"]
-    assert f"(r = {float(evidence['pearson_r']):.2f})" in row["said"]
+    assert f"(correlation {float(evidence['pearson_r']):.2f})" in row["said"]
     assert row["said"].startswith(f"{planted['operation']} in {planted['phase']} takes ")
     slowdown = float(row["said"].split(" takes ")[1].split(" %")[0]) / 100
     assert slowdown == near(planted["slowdown"] - 1)
@@ -382,11 +385,13 @@ def test_text_and_markdown_have_whole_sentences(run: Run) -> None:
     frame = findings(run)
     lines = as_text(frame, width=80).splitlines()
     table = lines[lines.index("") + 1 :]
-    assert all(len(line) <= 80 for line in table if not line.startswith(("  R", "chopper")))
+    assert all(len(line) <= 80 for line in table if not line.lstrip().startswith(("R", "chopper")))
     width = table[0].index("costs ms")
     words = " ".join(" ".join(line[:width].split()) for line in table)
     assert [sentence for sentence in frame.labels if sentence not in words] == []
-    assert all(f"  {frame.addresses(row)}" in lines for row in range(len(frame)))
+    assert {f"  {frame.addresses(row)}" for row in range(len(frame))} <= {
+        f"  {line.lstrip()}" for line in lines if line.startswith("  ")
+    }
     assert f"`{frame.addresses(0)}`" in as_markdown(frame)
 
 
@@ -653,16 +658,16 @@ def test_an_iteration_that_takes_long_is_left_out_of_what_is_usual() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 3)))
     assert only(run, "iteration")["cost_ns"] is not None
     assert (
-        "step 3 took over 2 times the median: left out of figures per usual step; the "
-        "views behind findings include it"
+        "step 3 took over 2 times the median; figures per usual step are means of the other 7 "
+        "(36 ms each), and the views behind findings include all 8"
     ) in findings(run).notes
 
 
 def test_a_step_is_left_out_by_its_mean_over_gpus(wording: Wording) -> None:
     """One of four GPUs takes 2.5 times as long in a step, all of them 1.4 times."""
     run = run_of(stretched(rows(4, 8), lambda row: 3 * MS // 2 * (row.gpu == row.iteration == 0)))
-    assert not any("left out" in note for note in findings(run).notes)
-    wording(only(run, "iteration")["said"], "step 0", "1.4 times")
+    assert not any("2 times the median" in note for note in findings(run).notes)
+    wording(only(run, "iteration")["said"], "step 0", "37.5 % longer")
 
 
 def test_steps_that_differ_are_one_finding(wording: Wording) -> None:
@@ -672,7 +677,7 @@ def test_steps_that_differ_are_one_finding(wording: Wording) -> None:
     run = run_of(stretched(rows(2, 5), longer))
     row = only(run, "iteration")
     # Twelve activities of 3 ms in three of five steps of 36 ms.
-    wording(row["said"], "36 ms", "72 ms", "100.0 %", "step 2")
+    wording(row["said"], "36 ms", "72 ms", "2.0 times", "step 2")
     assert row["cost_ns"] == pytest.approx(36 * MS * 3 / 5)
     even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
     wording(only(even, "iteration")["said"], "step 1", "37.8 ms")
@@ -917,7 +922,7 @@ def test_missing_data_has_no_cost(wording: Wording) -> None:
     wording(said[0]["said"], "counters", "telemetry")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
-    wording(told, "layer", "100.0 %", "216 of 216", "launch record")
+    wording(told, "no activity has a layer", "216 activities", "launch record")
 
 
 def unlabelled(run: Run) -> list[str]:
@@ -937,8 +942,7 @@ def test_work_of_no_layer_has_no_unknown_layer() -> None:
     rules = np.where(run.table.layer < 0, Rule.NONE, run.table.layer_rule)
     unknown = replace(run, table=replace(run.table, layer_rule=rules.astype(np.int8)))
     assert unlabelled(unknown) == [
-        "the layer is unknown for 50.0 % of the model's compute: differences between layers are "
-        "hidden there"
+        "the layer is unknown for 50.0 % of the model's compute: a slow layer can't be found there"
     ]
 
 
@@ -962,9 +966,8 @@ def test_of_too_many_activities_some_iterations_are_looked_at(
     row = only(run, "layer")
     assert row["cost_ns"] == 2 * 300_000
     frame = findings(run)
-    assert any(" of 9 steps, evenly chosen, are analysed" in note for note in frame.notes)
-    looked_at = int(frame.headline[0].split(" activities checked")[0].split()[-1])
-    assert 0 < looked_at < len(run.table) and looked_at % 72 == 0
+    (note,) = (each for each in frame.notes if " of 9 steps, evenly chosen, are analysed" in each)
+    assert 0 < int(note.split()[0]) < 9
 
 
 @pytest.mark.few(12)

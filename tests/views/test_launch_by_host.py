@@ -342,7 +342,7 @@ def test_causes_that_people_know_are_named(tmp_path: Path) -> None:
         at += 90
     assert by_host(opened_events(tmp_path, found)).labels[:4] == [
         "reading a value back (aten::item)",
-        "memory allocation (hipMalloc)",
+        "the memory allocator (hipMalloc)",
         "data loading (enumerate(DataLoader)#_Iter.__next__)",
         "garbage collection (<built-in function collect>)",
     ]

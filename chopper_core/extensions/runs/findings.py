@@ -128,7 +128,11 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     if len({row.figures.get("gpus") for row in speed.rows}) > 1:
         on_gpus = f" on {figure_in(first, 'gpus'):.0f} GPUs"
     equal = [speed.rows[place].name for place in speed.equal[1:]]
-    how = f"{percent(speed.values[0] / speed.values[1] - 1)} faster than {second.name}"
+    factor = float(speed.values[0] / speed.values[1])
+    faster = (
+        f"{percent(factor - 1)} faster than" if factor < 2 else f"{factor:.1f} times as fast as"
+    )
+    how = f"{faster} {second.name}"
     if equal:
         verb = "is" if len(equal) == 1 else "are"
         how = f"but {listed(equal)} {verb} as fast within the noise of the steps"
@@ -136,9 +140,21 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     if not is_sure:
         how += "; too few steps to know their noise"
     elif not equal:
-        how += f", beyond noise (q {speed.chances[1]:.2g})"
+        chance = max(float(speed.chances[1]), 0.001)
+        how += f", beyond noise ({'below ' if chance == 0.001 else ''}{percent(chance)} by chance)"
+    what = f"{first.name} is the fastest: {_with_unit(first, speed.figure)}{on_gpus}, {how}"
+    sizes = [figure_in(row, "gpus") for row in (first, second)]
+    if sizes[0] != sizes[1] and np.isfinite(sizes).all():
+        one, other = (
+            f"{row.name} ({count(int(size), 'GPU')})"
+            for row, size in zip((first, second), sizes, strict=True)
+        )
+        what = (
+            f"{one} leads {other}: {_with_unit(first, speed.figure)}, {how}; jobs of different "
+            "sizes say little about their settings"
+        )
     return group.finding(
-        f"{first.name} is the fastest: {_with_unit(first, speed.figure)}{on_gpus}, {how}",
+        what,
         speed.figure,
         sure=Confidence.HIGH if is_sure else Confidence.MEDIUM,
     )

@@ -125,6 +125,7 @@ class StoredBase(Struct, frozen=True):
     is_itself: bool
     on_gpus: bool
     is_applied: bool
+    is_of_step: bool
 
     @classmethod
     def of(cls, run: Run, base: Base) -> StoredBase:

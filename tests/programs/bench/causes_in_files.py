@@ -52,8 +52,8 @@ STALLS: Final[Mapping[str, Stall]] = {
     "a compilation": Stall(
         "python_function", "torch/_dynamo/convert_frame.py(1133): _compile", "compiling"
     ),
-    "hipFree": Stall("cuda_runtime", "hipFree", "hipFree|memory allocation"),
-    "hipMalloc": Stall("cuda_runtime", "hipMalloc", "hipMalloc|memory allocation"),
+    "hipFree": Stall("cuda_runtime", "hipFree", "hipFree|memory allocator"),
+    "hipMalloc": Stall("cuda_runtime", "hipMalloc", "hipMalloc|memory allocator"),
     "hipDeviceSynchronize": Stall("cuda_runtime", "hipDeviceSynchronize", "synchronisation"),
     "a lock": Stall("python_function", "threading.py(1165): join", r"threading.py|\bjoin"),
     "nothing traced": Stall("", "", "untraced"),
