@@ -355,14 +355,11 @@ def _bound(
             doing += "the trace doesn't show what that call and the launched work wait for"
         elif main is not None and main.what == LAUNCH_CALLS:
             doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
-        is_blocked = main is not None and _part(charges, main) >= _NEARLY_ALL
-        if main is not None and main.what in WAITING and is_blocked:
-            call = shortened(main.name or main.what)
-            blocked = _part(charges, main)
-            what = f"{call} blocks while {gpus_idle} {{taken}}"
-            if blocked < _NEARLY_ALL:
-                what = f"{gpus_idle[0].upper()}{gpus_idle[1:]} {{taken}} with work queued"
-                in_call = f", {100 * blocked:.0f} % in {call}"
+        if main is not None and main.what in WAITING:
+            call, blocked = shortened(main.name or main.what), _part(charges, main)
+            in_call = f", {100 * blocked:.0f} % in {call}"
+            if blocked >= _NEARLY_ALL:
+                what, in_call = f"{call} blocks while {gpus_idle} {{taken}}", ""
         main, by, sort = None, "", "-idle_queued_ns"
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
