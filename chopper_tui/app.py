@@ -531,8 +531,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Tell the explorer when files of the run change, until the app is left."""
         told, pause = "", self.POLL_S
         rung: Sequence[AlarmEvent] = ()
-        rings: AlarmEvent | None = None  # What was said of it stays until it holds no more.
-        said_of_it = ""
+        rings: AlarmEvent | None = None  # Its message stays until its end.
+        message = ""
         while not self._left.wait(pause):
             began = monotonic()
             follower, news = self.follower, ""
@@ -552,11 +552,11 @@ class ChopperApp(App[None], inherit_bindings=False):
                 news = facts(*said)
                 self.call_later(self._followed, follower, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
-                    rings, said_of_it = new[-1] if new[-1].holds else None, new[-1].text
-                    self.call_later(self._alarm, said_of_it)
+                    rings, message = new[-1] if new[-1].holds else None, new[-1].text
+                    self.call_later(self._alarm, message)
                 if rings is not None and not rings.holds:
                     rings = None
-                    self.call_later(self._end_alarm, said_of_it)
+                    self.call_later(self._end_alarm, message)
                 rung = recent.events
             told = news
             every = self.POLL_S if follower is None else follower.every_s
@@ -575,7 +575,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             screen.say(text, error=True)
 
     def _end_alarm(self, text: str) -> None:
-        """Take away what was said of an alarm that is over; a line among others names it still."""
+        """Clear the message of an alarm that has ended; its line among the others stays."""
         for screen in self._explorers:
             if screen.status.message == text:
                 screen.say("")

@@ -47,6 +47,8 @@ _PUNCTUATION: Final = late(r"[^\w/%°.+-]+")
 _OWN, _WITHIN, _OTHER, _EXPLAINED, _MEANT = 4.0, 3.0, 2.0, 1.0, 0.5
 """What a word is worth: in a title, within a word of it, another word for it, in an explanation,
 another word for it there."""
+_RECENT: Final = "Recent: "
+"""Of these the latest comes first, however long its address is."""
 _FINDING: Final = "Finding: "
 _ANSWER: Final = 2.5
 """What a finding is worth more that has several words: it may be the answer."""
@@ -54,6 +56,8 @@ _KINDS: Final = {_FINDING: 0.3, "Kernels of ": 0.6, "Figure: ": 0.4} | dict.from
     (f"{digit}  " for digit in range(7)), 0.6
 )
 """How entries begin that answer or lead further than those that only add or sort a column."""
+_FILLED: Final = 0.5
+"""What each word is worth that is only in between, such as the `for` of an entry's title."""
 _MISSING: Final = 1.5
 """What a word that an entry lacks takes from the score of those that it has."""
 _MOST_PARTIAL: Final = 20
@@ -124,13 +128,15 @@ class _Scored(NamedTuple):
     is_titled: bool
 
 
-def _hit(entry: Offer, words: Sequence[str]) -> _Scored:
+def _hit(entry: Offer, words: Sequence[str], filling: Sequence[str]) -> _Scored:
     title, why = spaced(entry.title), spaced(entry.why)
     scores = [_score(word, title, why) for word in words]
     missing = tuple(word for word, score in zip(words, scores, strict=True) if not score)
     named = sum(score >= _OTHER for score in scores)
     # Of two titles that have the words the shorter one says nothing else.
-    score = sum(scores) - _MISSING * len(missing) + named / (title.count(" ") - 1)
+    score = _FILLED * sum(f" {word} " in title for word in filling)
+    whole = 1 if entry.title.startswith(_RECENT) else title.count(" ") - 1
+    score += sum(scores) - _MISSING * len(missing) + named / whole
     kind = next((kind for kind in _KINDS if entry.title.startswith(kind)), "")
     is_answer = kind == _FINDING and not missing and len(words) > 1
     bonus = _ANSWER if is_answer else _KINDS.get(kind, 0.0)
@@ -145,9 +151,11 @@ def found_among(
 
     Those whose place has no answer come last and say so; one that lacks words names them.
     """
-    words = telling(spaced(" ".join(typed)).split())
+    every = spaced(" ".join(typed)).split()
+    words = telling(every)
+    filling = [word for word in every if word not in words]
     most = 0 if is_whole else len(words) // 2
-    hits = [_hit(entry, words) for entry in entries]
+    hits = [_hit(entry, words, filling) for entry in entries]
     hits = [hit for hit in hits if hit.score > 0 and len(hit.missing) <= most]
     hits.sort(key=lambda hit: (not hit.is_titled, -hit.score))
     able = [hit for hit in hits if not hit.entry.lacks]

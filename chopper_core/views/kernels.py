@@ -24,8 +24,10 @@ from chopper_core.analyses.kernel_figures import (
     known_figures,
     main_classes,
 )
-from chopper_core.analyses.rows import Partition, by_level
-from chopper_core.columns import METRICS, Values, worded
+from chopper_core.analyses.rows import Own, Partition, by_level
+from chopper_core.analyses.sides import sides_of
+from chopper_core.columns import METRICS, Reduces, Values, worded
+from chopper_core.columns.derived import delta_of, difference, relative, relative_of
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import by_kernel_codes
 from chopper_core.model.phrases import count, facts, percent
@@ -45,6 +47,7 @@ SPEC: Final = ViewSpec(
     of="a shape of by=shape, of which to show the kernels",
     second="comms",
     any_split=True,
+    compares=True,
 )
 
 
@@ -73,6 +76,10 @@ def answer(run: Run, view: View) -> ViewResult:
         words |= shape_figures(run, rows) | {"class": main_classes(run, rows)}
         shown = [*OF_SHAPES, *known_figures(rows.scope(run), ("roof_tflops", "roof_pct"))]
         notes += shape_notes(run, rows.whole, base)
+    changes, missing = _changes(run, view, rows)
+    if changes:
+        shown = [shown[0], *(each.name for each, _ in changes), *shown[1:]]
+        notes += missing
     charts = _by_class(rows, classes, base) if by in ("gpu", *run.table.coordinates) else ()
     named = replace(view, by="name", sort="", columns=())
     opens = {
@@ -82,7 +89,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        columns_of(words, COLUMNS),
+        (*columns_of(words, COLUMNS), *changes),
         opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,
@@ -90,6 +97,26 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=tuple(notes),
         charts=charts,
     )
+
+
+def _changes(run: Run, view: View, rows: Partition) -> tuple[Own, list[str]]:
+    """How the kernel time of the rows differs from the baseline's, and what has no row here."""
+    if view.baseline is None or view.of or rows.level not in ("kernel", "operation"):
+        return [], []
+    both = sides_of(run, replace(view, name="compare", by=rows.level))
+    figure = METRICS["kernel_ns"]
+    ours, base = both.values(figure)
+    place = {label: at for at, label in enumerate(both.pairs.labels)}
+    own = np.array([place[label] for label in rows.labels], np.intp)
+    # On the base of the view already, which differs between the two runs.
+    delta = replace(delta_of(figure), reduces=Reduces.NONE)
+    found = [
+        (delta, difference(figure, ours, base).take(own)),
+        (relative_of(figure), relative(ours, base).take(own)),
+    ]
+    gone = int((both.pairs.ours < 0).sum())
+    text = f"{count(gone, rows.level)} only in the baseline: 6 lists them"
+    return found, [text] if gone else []
 
 
 def _by_class(rows: Partition, classes: Sequence[str], base: Base) -> tuple[BarChart, ...]:

@@ -197,7 +197,8 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _below(cards: tuple[Card, ...], processes: tuple[Card, ...]) -> tuple[Cards, ...]:
     """One panel of them all, with their name."""
-    title = ", ".join(["alarms and findings"] * bool(cards) + ["processes"] * bool(processes))
+    named = {"alarms and findings": cards, "processes": processes}
+    title = ", ".join(name for name, own in named.items() if own)
     return (Cards(title, (*cards, *processes)),) if title else ()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.view import View
 from chopper_core.render.cells import crumb
+from chopper_core.sources.registry import natural_key
 from chopper_core.util.progress import stop_unwanted
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.actions.program import open_command
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _PAGE: Final = "html"
+_MOST_NEAR: Final = 500
+"""Entries of a directory that are looked at: one on a network may hold millions."""
 
 
 @action(EXPORT, title="Export for another program", takes="FORMAT FILE")
@@ -91,11 +96,33 @@ def _going_on(step: str, done: int, total: int) -> None:
 
 @action(CHOPPER, title="Open another run", takes="RUN")
 async def open_(screen: Explorer, argument: str) -> None:
-    """Open another run in place of this one: a file, a directory, a store, or an address of one."""
+    """Open another run in place of this one: a file, a directory, a store, or an address of one;
+    alone it lists the directories next to this run, and asks for others.
+    """
+    near = [] if argument else await run_in_thread(_next_to, Path(screen.home.name))
+    if near:
+        options = [("", "another path …", "Type it: Tab completes names.")]
+        options += [(str(path), path.name, str(path.parent)) for path in near]
+
+        async def chosen(path: str) -> None:
+            await open_(screen, path) if path else open_command(screen, "open ")
+
+        screen.choose("Open another run", options, str(near[0]), chosen)
+        return
     if not argument:
         open_command(screen, "open ")
         return
     await screen.app.open_run(argument)  # type: ignore[attr-defined]
+
+
+def _next_to(run: Path) -> list[Path]:
+    """Directories and stores next to a run's own, by name; others are opened by their path."""
+    own = run if run.is_dir() else run.parent
+    with suppress(OSError), os.scandir(own.resolve().parent) as entries:
+        found = [Path(each.path) for each in islice(entries, _MOST_NEAR) if each.is_dir()]
+        others = [path for path in found if path.name[0] != "." and path != own.resolve()]
+        return sorted(others, key=lambda path: natural_key(path.name))
+    return []
 
 
 @action(CHOPPER, title="Record a window")

@@ -18,6 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.record.manifest import RecordedProcess, name_of_host, publish_part, start_manifest
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
+from chopper_tui.widgets.dialogs import Chooser
 from tests.align.traces import TinyTrace
 from tests.tui.explorer import Driven, explorer, sample_run
 
@@ -165,8 +166,27 @@ async def test_the_palette_offers_them_and_asks_for_what_they_need() -> None:
             await at.press("ctrl+p")
             await at.type(title)
             await at.press("enter")
+            if isinstance(at.app.screen, Chooser):  # There are directories next to this one.
+                await at.press("up", "enter")
             assert at.explore.typed == typed
             await at.press("escape")
+
+
+async def test_runs_next_to_this_one_are_offered() -> None:
+    first = str(Path("runs") / "b1")
+    for name in ("a10", "a9", ".hidden", "b1"):
+        Path("runs", name).mkdir(parents=True)
+    Path("runs/notes.txt").write_text("no run")
+    written("runs/b1", 10)
+    written("runs/a9", 10)
+    app = ChopperApp(lambda _: open_run(first, jobs=1), View(first))
+    async with explorer((100, 30), app=app) as at:
+        await at.command("open")
+        assert isinstance(at.app.screen, Chooser)
+        titles = [title for _, title, _ in at.app.screen._shown]
+        assert titles == ["another path …", "a9", "a10"]
+        await at.press("enter")
+        await wait_for(at, lambda: at.explore.run.name.endswith("a9"))
 
 
 async def test_a_copy_says_in_which_form(monkeypatch: pytest.MonkeyPatch) -> None:

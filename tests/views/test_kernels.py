@@ -18,7 +18,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.work.kernel_classes import kernel_class
 from tests.align.traces import GEMM, TinyTrace, align
-from tests.support import Row, counted_rows, run_of
+from tests.support import Row, counted_rows, run_of, sample_run
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 
@@ -148,3 +148,23 @@ def test_kernels_split_by_the_requests_of_their_step(tmp_path: Path) -> None:
     kernels = [frame.row(row)["kernels"] for row in range(len(frame))]
     # The idle time outside steps has no kernels.
     assert dict(zip(frame.labels, kernels, strict=True)) == {"8": 5, "2": 1, "none": 0}
+
+
+def test_a_baseline_adds_what_changed_of_each_kernel() -> None:
+    """Per step, against sums over rows; the other GPU is the baseline."""
+    run = sample_run()
+    frame = query(run, parse("sample.json:gpu=0?view=kernels&base=gpu=1"))
+    table = run.table
+    whole = ~np.isin(table.iteration, [-1, *run.cut_iterations])
+    steps = len({*table.iteration[whole].tolist()})
+
+    def each(gpu: int, label: str) -> float:
+        own = whole & (table.gpu == gpu) & (table.kernel == table.names.index(label))
+        return float(table.duration_ns[own].sum()) / steps
+
+    assert len(frame.labels) > 2
+    for row, label in enumerate(frame.labels):
+        ours, base = each(0, label), each(1, label)
+        assert frame.row(row)["kernel_ns_delta"] == pytest.approx(ours - base)
+        assert frame.row(row)["kernel_ns_delta_pct"] == pytest.approx(100 * (ours - base) / base)
+    assert "kernel_ns_delta" not in query(run, parse("sample.json:gpu=0?view=kernels")).row(0)
