@@ -509,7 +509,7 @@ def test_recomputation_is_no_work_of_the_model() -> None:
     assert recomputed[0] == 0 and recomputed[1] > 5
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
     run = RUNS[name]()
@@ -607,7 +607,7 @@ def all_frames(run: Run) -> Iterator[Frame]:
                 yield query(run, View(run.name, name=spec.name, by=by))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [*SOME_GPUS, *RUNS])
 def test_every_legend_bar_and_column_of_shares_adds_up(name: str) -> None:
     run = {**RUNS, **SOME_GPUS}[name]()
