@@ -282,6 +282,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         # The view of ranks compares the same kernels, not more of them.
         evidence = replace(pivot(context.at(**labels), "gpu"), columns=_WORK, sort=f"-{_WORK[0]}")
     when, short = recurrence(late.when, leads.iterations), late_in_short(leads, late)
+    every = f" in all {len(leads.iterations)} steps" if len(leads.iterations) > 1 else ""
     return context.finding(
         one_line(
             _that_fits(
@@ -295,7 +296,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         ),
         f"GPU {gpu}{f' ({where})' if where else ''} "
         f"{text or 'comes last, but nothing in its own work explains the lag'}"
-        f"{when}{wait}",
+        f"{when or every}{wait}",
         evidence,
         kind,
         lost_ns,
