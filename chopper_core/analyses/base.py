@@ -178,7 +178,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     def _texts(self, level: str) -> Sequence[str]:
         codes, table = self.cells.codes("gpu" if level == NODE else level).tolist(), self.run.table
         if level == NODE:
-            return node_names(self.run, codes)
+            return node_labels(self.run, codes)
         texts = {code: table.text_of(level, code) for code in set(codes)}
         return [texts[code] for code in codes]
 
@@ -255,3 +255,13 @@ def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
             "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
         )
     return [name or "unknown" for name in names]
+
+
+def node_labels(run: Run, gpus: Sequence[int]) -> list[str]:
+    """The node of each GPU: its host, else one by the numbers of the devices, else `unknown`."""
+    try:
+        return node_names(run, gpus)
+    except NothingToShow:
+        from chopper_core.graph.process_groups import nodes_of  # most runs name their hosts
+
+        return [name or "unknown" for name in nodes_of(run, gpus)[0]]

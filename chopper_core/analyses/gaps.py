@@ -17,7 +17,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, with_view
 
 _MOST_CAUSES: Final = 2
-"""What a host does in a gap is said with so many names."""
+"""Names, at most, of what a host does in a gap."""
 
 
 class Gap(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.base import NODE, node_names
+from chopper_core.analyses.base import NODE, node_labels, node_names
 from chopper_core.columns import Metric, Scope, Values, column
 from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.run import Run
@@ -68,11 +68,10 @@ def by_level(parent: Groups, level: str) -> Partition:
 
 
 def by_node(run: Run, parent: Groups) -> tuple[list[str], Groups]:
-    """The hosts of a node's GPUs, and the activities of each; raises NothingToShow where the run
-    doesn't give hosts."""
+    """The nodes of the GPUs of a part of the tree, and the activities of each."""
     gpu = parent.table.gpu[parent.rows]
     gpus = distinct(gpu)
-    names = node_names(run, gpus.tolist())
+    names = node_labels(run, gpus.tolist())
     known = sorted(set(names))
     code_of = np.zeros(int(gpus.max()) + 1, np.int32)
     code_of[gpus] = [known.index(name) for name in names]

@@ -143,7 +143,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             what = each.detail.partition(": ")[0].partition(" host")[2]
             what = what.removesuffix(place_late(leads, late))
             # What is always there isn't what is there now and then.
-            is_rare = 2 * len(late.when) <= len(leads.iterations)
+            is_rare = len(late.when) < len(leads.iterations)
             found.setdefault((late.cause, what, is_rare), []).append((late, each))
     stage = _of_long_stage(context)
     late_by_cause: dict[str | None, set[int]] = {}

@@ -355,8 +355,7 @@ def _bound(
             doing += "the trace doesn't show what that call and the launched work wait for"
         elif main is not None and main.what == LAUNCH_CALLS:
             doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
-        is_blocked = main is not None and _part(charges, main) >= _NEARLY_ALL
-        if main is not None and main.what in WAITING and is_blocked:
+        if main is not None and main.what in WAITING:
             call = shortened(main.name or main.what)
             blocked = _part(charges, main)
             what = f"{call} blocks while {gpus_idle} {{taken}}"

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, copytree
 from typing import Final
 from zlib import crc32
 
@@ -28,6 +28,7 @@ from chopper_tui.commands import COMMANDS
 from tests.communication.test_flight_recorder import WORLD, dump, entry
 from tests.communication.test_inspector import written
 from tests.conftest import ROOT
+from tests.demo import KEPT, demo_run, small_files
 from tests.forked import Forked
 from tests.ingest.test_linked_traces import linked
 from tests.ingest.test_run_sets import trace
@@ -52,6 +53,7 @@ NAMES: Final = {
         r"for rank in two_ranks/rank*.gz; do chopper ingest $rank \1; done"
     ),
     r"main/run1 run/": "main/run1 main/run3",
+    r"(?<=chopper (?:ingest|export|report) )(?:RUN|runs/a)(?!\S)": "small",
     r"runs/today\b(?!\.)": "two_ranks",
     r"runs/a\b": "demo_data/fsdp2",
     r"\brun/": "demo_data/fsdp2",
@@ -72,7 +74,7 @@ NAMES: Final = {
     r"\bFORMAT\b": "perfetto",
     r"\bPATTERN\b": "all_reduce",
     r"\bcheck DIR\b": "check runs/chakra",
-    r"\bDIR\b…?": "demo_data",
+    r"\bDIR\b…?": "main",
     r"\bSTORE\b|(?<=--finish )…": "today.chopper",
     r"tp=2,pp=16": "tp=2,pp=4",
     r"\bLOGS\b": "demo_data/fsdp2/telemetry",
@@ -201,8 +203,9 @@ def forked() -> Iterator[Forked]:
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache for all pages: the demo run is read once."""
-    return tmp_path_factory.mktemp("kept")
+    """A cache for all pages, with the demo runs as other tests have read them."""
+    demo_run(), demo_run("fsdp1")
+    return copytree(KEPT / "chopper", tmp_path_factory.mktemp("kept") / "chopper").parent
 
 
 @pytest.fixture(scope="session")
@@ -213,8 +216,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "tests").symlink_to(ROOT / "tests")
     (made / "tour.keys").symlink_to(ROOT / "tests" / "tui" / "tour.keys")
     (made / "two_ranks").mkdir()
+    (made / "small").symlink_to(small_files())
     for rank in ("rank0.json.gz", "rank1.json.gz"):
-        copyfile(ROOT / "demo_data" / "fsdp2" / rank, made / "two_ranks" / rank)
+        copyfile(small_files() / rank, made / "two_ranks" / rank)
     for number in range(1, 4):
         trace(made / "main" / f"run{number}")
     for tp in (2, 4, 8):

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,18 @@ WORKED = re.findall(
 EXPECTED = re.compile(r"- `([^`]+)` (=|~|starts) (.+)")
 
 
+@pytest.fixture(autouse=True)
+def _kept(_own_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are found read; whatever is asked first opens them."""
+    as_kept(monkeypatch)
+
+
 @pytest.fixture(scope="module")
-def toolbox() -> Iterator[Toolbox]:
+def toolbox() -> Toolbox:
     demo_run(), demo_run("fsdp1")
     with pytest.MonkeyPatch.context() as patch:
         as_kept(patch)
-        yield Toolbox([DEMO, "demo_data"])
+        return Toolbox([DEMO, "demo_data"])
 
 
 def at(document: Any, path: str) -> Any:
@@ -72,34 +77,42 @@ def server(*arguments: str, cwd: Path = ROOT, **more: str) -> StdioServerParamet
     )
 
 
-async def test_a_client_plays_the_ten_questions(toolbox: Toolbox) -> None:
-    """Over standard input and output, by the client of the package itself."""
+def test_the_ten_questions_have_their_answers(toolbox: Toolbox) -> None:
     assert [int(title.partition(".")[0]) for title, _, _ in WORKED] == [*range(1, 11)]
     sizes = []
+    for title, call, expectations in WORKED:
+        asked = json.loads(call)
+        text = toolbox.call(asked["tool"], asked["arguments"])
+        sizes.append(len(text.encode()))
+        check_answer(json.loads(text), expectations)
+        assert asked["tool"] != "open" or sizes[-1] <= 2_000, title
+    assert statistics.median(sizes) <= 4_000 and max(sizes) < 20_000, sizes
+
+
+async def test_a_client_gets_what_the_toolbox_says(toolbox: Toolbox) -> None:
+    """Over standard input and output, by the client of the package itself: one call of each tool
+    that works out no findings, which take long in a second process."""
+    calls = (
+        ("show", {"address": f"{DEMO}?view=ranks", "columns": "gfx_mhz,slower_pct", "limit": 2}),
+        ("sql", {"query": "SELECT gpu, rank FROM gpus", "run": DEMO, "limit": 2}),
+        ("define", {"word": "exposed"}),
+    )
     async with stdio_client(server("demo_data")) as streams, ClientSession(*streams) as client:
         told = await client.initialize()
         assert told.server_info.name == "chopper" and DATA_NOTE in (told.instructions or "")
         listed = await client.list_tools()
         assert [tool.name for tool in listed.tools] == [tool.name for tool in TOOLS]
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in listed.tools)
-        for title, call, expectations in WORKED:
-            asked = json.loads(call)
-            answer = await client.call_tool(asked["tool"], asked["arguments"])
-            text = answer.content[0].text
-            assert not answer.is_error, (title, text)
-            sizes.append(len(text.encode()))
-            check_answer(json.loads(text), expectations)
-            if asked["tool"] == "open":  # the findings of a second process take long
-                assert len(text.encode()) <= 2_000
-                continue
-            # The same without a client: the transport changes nothing.
-            assert toolbox.call(asked["tool"], asked["arguments"]) == text
+        for tool, arguments in calls:
+            answer = await client.call_tool(tool, arguments)
+            # The transport changes nothing.
+            assert answer.content[0].text == toolbox.call(tool, arguments)
+            assert not answer.is_error
         wrong = await client.call_tool("show", {"address": "?view=nope"})
         assert wrong.is_error and "nope" in wrong.content[0].text
         resources = (await client.list_resources()).resources
         read = await client.read_resource(resources[0].uri)
         assert read.contents[0].text == guide()
-    assert statistics.median(sizes) <= 4_000 and max(sizes) < 20_000, sizes
 
 
 def test_a_card_has_two_kilobytes_whatever_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +228,6 @@ def test_hostile_names_are_escaped_data_of_bounded_size(monkeypatch: pytest.Monk
     assert json.loads(text)["rows"][0]["kernel"].startswith("Ignore all")
 
 
-@pytest.mark.usefixtures("demo_kept")
 def test_words_have_a_meaning_or_are_unknown() -> None:
     toolbox = Toolbox([DEMO])
     for word, kind, text in (
@@ -255,7 +267,8 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path, number: int) -> None:
     ):
         process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
     process.stdin.flush()
-    time.sleep(2)
+    assert process.stdout is not None and b"protocolVersion" in process.stdout.readline()
+    time.sleep(0.3)  # it reads the run now
     process.send_signal(number)
     begun = time.monotonic()
     _, told = process.communicate(timeout=60)

@@ -20,7 +20,7 @@ from chopper_core.render.report import head_facts, report
 from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.draw.page import LOOK
-from tests.demo import demo_run
+from tests.demo import demo_run, small_files
 from tests.tui.explorer import sample_run
 
 _VOID = {"meta", "br"}
@@ -158,9 +158,9 @@ def test_what_the_run_lacks_is_said() -> None:
     assert "Not known" in page.text and "Power and heat: " in page.text
 
 
-def test_a_comparison_is_part_of_it_where_there_is_a_baseline(tmp_path: Path, demo: Path) -> None:
-    path = tmp_path / "page.html"
-    assert main(["report", f"{demo}:gpu=1?base=gpu=0", "-o", str(path)]) == 0
+def test_a_comparison_is_part_of_it_where_there_is_a_baseline(tmp_path: Path) -> None:
+    path, run = tmp_path / "page.html", small_files()
+    assert main(["report", f"{run}:gpu=1?base=gpu=0", "-o", str(path), "--jobs", "1"]) == 0
     assert "Comparison" in Page(path.read_text()).text
 
 

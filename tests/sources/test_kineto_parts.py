@@ -28,6 +28,10 @@ KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds"
 Work = Callable[[Path, Progress], Any]
 
 
+COUNT = 48
+"""Launches of a trace that has a few parts of pieces of less than a thousand bytes."""
+
+
 def events(count: int, start_us: float = 0.125) -> Events:
     """Launches, kernels far behind them, operators, flows, frames and allocations."""
     found: Events = []
@@ -42,12 +46,12 @@ def events(count: int, start_us: float = 0.125) -> Events:
             {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "dur": 1, **at,
              "args": {"correlation": number}},
             {"ph": "s", "cat": "fwdbwd", "id": number, "name": "fwdbwd", **at},
-            {"ph": "f", "cat": "fwdbwd", "id": max(number - 90, 0), "name": "fwdbwd", **at},
+            {"ph": "f", "cat": "fwdbwd", "id": max(number - 14, 0), "name": "fwdbwd", **at},
             {"ph": "X", "cat": "python_function", "name": f"nn.Module: Linear_{number % 23}",
              "dur": 2, **at},
             {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", **at, "args": memory},
             {"ph": "X", "cat": "kernel", "name": f"k{number % 29}", "dur": 1.5, "pid": 2, "tid": 0,
-             "ts": at["ts"] + 5, "args": {"correlation": max(number - 200, 0), "device": 2,
+             "ts": at["ts"] + 5, "args": {"correlation": max(number - 32, 0), "device": 2,
              "stream": 3, "grid": [number % 13, 1, 1], "block": [64, 1, 1], **collective}},
             {"ph": "X", "cat": f"other_{number % 5}", "name": "a\\" * (number % 4), **at},
         ]  # fmt: skip
@@ -87,7 +91,7 @@ def failed(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]
     yield [done]
 
 
-READINGS = ((997, first), (1_300, meanwhile))
+READINGS = ((701, first), (800, meanwhile))
 """The bytes of a piece, and what else reads."""
 joined = parts._joined
 
@@ -128,6 +132,7 @@ def compare(
             return found
 
         monkeypatch.setattr(parts, "_joined", note)
+        monkeypatch.setattr(parts, "LEAST_PARTS", 4)
         for piece_bytes, helped in readings:
             alone = read_trace(path, piece_bytes=piece_bytes)
             expected = whole(alone)
@@ -143,9 +148,9 @@ def compare(
 def test_parts_of_any_size_are_the_whole(
     compare: Callable[..., tuple[Trace, list[bool]]], layout: str
 ) -> None:
-    text = LAYOUTS[layout](events(300), KEYS).encode()
+    text = LAYOUTS[layout](events(COUNT), KEYS).encode()
     trace, made = compare(text)
-    assert trace.losses == Losses() and len(trace.activities) == 300
+    assert trace.losses == Losses() and len(trace.activities) == COUNT
     # An event without the key that begins the others is no place to begin at.
     assert layout == "uneven" or made == [True] * len(READINGS)
 
@@ -153,8 +158,8 @@ def test_parts_of_any_size_are_the_whole(
 def test_what_a_dead_process_had_is_read_again(
     compare: Callable[..., tuple[Trace, list[bool]]],
 ) -> None:
-    text = LAYOUTS["compact"](events(300), KEYS).encode()
-    _, made = compare(text, ((997, dead), (997, failed)))
+    text = LAYOUTS["compact"](events(COUNT), KEYS).encode()
+    _, made = compare(text, ((701, dead), (701, failed)))
     assert not made
 
 
@@ -162,30 +167,30 @@ def test_what_a_dead_process_had_is_read_again(
 def test_members_of_gzip_are_one_text(
     compare: Callable[..., tuple[Trace, list[bool]]], members: int
 ) -> None:
-    text = LAYOUTS["libkineto"](events(300), KEYS).encode()
+    text = LAYOUTS["libkineto"](events(COUNT), KEYS).encode()
     each = len(text) // members + 1
     packed = [gzip.compress(text[at : at + each]) for at in range(0, len(text), each)]
     _, made = compare(b"".join(packed))
     assert all(made)
 
 
-CUT = LAYOUTS["compact"](events(300), KEYS).encode()
+CUT = LAYOUTS["compact"](events(COUNT), KEYS).encode()
 ODD = {
     "cut": CUT[: 2 * len(CUT) // 3],
-    "cut gzip": gzip.compress(CUT)[:-9_000],
-    "zeros": CUT[:90_000] + bytes(3_000) + CUT[93_000:],
-    "damage": CUT[:70_000] + b'}, {"x' + CUT[70_009:],
+    "cut gzip": gzip.compress(CUT)[:-1_500],
+    "zeros": CUT[:14_400] + bytes(3_000) + CUT[17_400:],
+    "damage": CUT[:11_200] + b'}, {"x' + CUT[11_209:],
     "damage at the end": CUT[:-800] + b'"]]' + CUT[-790:],
     "exact times later": LAYOUTS["compact"](
-        [*events(200), *events(100, 1106964728033929.125)], KEYS
+        [*events(32), *events(16, 1106964728033929.125)], KEYS
     ).encode(),
     "ranks later": LAYOUTS["compact"](
-        [*events(200), *({**each, "args": {"rank": 1}} for each in events(90))], KEYS
+        [*events(32), *({**each, "args": {"rank": 1}} for each in events(14))], KEYS
     ).encode(),
     "texts as ids": CUT.replace(b'"id": 2', b'"id": "flow 2'.replace(b"flow 2", b"flow\\u0032")),
-    "text after it": CUT + CUT[:50_000],
+    "text after it": CUT + CUT[:8_000],
     "one time": LAYOUTS["compact"](
-        [{**each, "ts": 5} for each in events(300)], KEYS
+        [{**each, "ts": 5} for each in events(COUNT)], KEYS
     ).encode(),
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ from chopper_core.work import kernel_classes
 from chopper_core.work.kernel_classes import classes_of_names, kernel_class
 from chopper_tui.cli import main
 from tests.conftest import ROOT
-from tests.demo import generated_files
+from tests.demo import small_files
 from tests.support import sample_run
 
 ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=whatif")
@@ -51,7 +51,7 @@ ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    made = small_files()
     folder = tmp_path_factory.mktemp("derived") / "run.chopper"
     write_store(open_run(str(made), jobs=1), folder)
     return folder
@@ -461,7 +461,7 @@ def test_ingest_works_out_what_is_looked_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
-    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
         given = [option] if option else []

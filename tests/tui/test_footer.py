@@ -115,7 +115,7 @@ async def put(at: Driven, start: Trail, kind: Kind) -> None:
         await at.settle()
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TABS)
 @pytest.mark.parametrize("path", [(), ("1", "11")], ids=str)
 async def test_each_key_of_the_footer_does_what_it_says(name: str, path: tuple[str, ...]) -> None:

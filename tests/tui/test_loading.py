@@ -25,7 +25,7 @@ from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import LoadingPane
 from chopper_tui.widgets.footer import PromptLine
-from tests.demo import DEMO
+from tests.demo import DEMO, small_files
 from tests.ingest.test_run_sets import trace
 from tests.tui.explorer import Driven, explorer, sample_run
 from tests.tui.terminal_harness import Terminal
@@ -184,7 +184,8 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
 ) -> None:
     """The first screen doesn't wait for them; no panel and no column moves, and the cursor stays on
     its row."""
-    start, go_on = with_view(View(str(DEMO / "fsdp2")), OVERVIEW), Event()
+    name = str(small_files())
+    start, go_on = with_view(View(name), OVERVIEW), Event()
     shown: list[Run] = []
 
     def load(progress: Progress) -> Run:
@@ -196,7 +197,7 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
             show(run)
             go_on.wait(60)
 
-        return open_run(str(DEMO / "fsdp2"), ShowingProgress(progress, show_and_wait))
+        return open_run(name, ShowingProgress(progress, show_and_wait), jobs=1)
 
     app = ChopperApp(Opening(load, start, {}), start, glyphs=UNICODE)
     async with app.run_test(size=size) as pilot:
@@ -230,8 +231,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def opening(error: Exception, go_on: Event) -> Opening:
-    """The demo, whose counters and telemetry can't be read once the run of the traces is there."""
-    start = with_view(View(str(DEMO / "fsdp2")), OVERVIEW)
+    """A run whose counters and telemetry can't be read once the run of the traces is there."""
+    start = with_view(View(str(small_files())), OVERVIEW)
 
     def load(progress: Progress) -> Run:
         assert isinstance(progress, ShowingProgress)
@@ -242,7 +243,7 @@ def opening(error: Exception, go_on: Event) -> Opening:
             go_on.wait(60)
             raise error
 
-        return open_run(start.run, ShowingProgress(progress, show_and_fail))
+        return open_run(start.run, ShowingProgress(progress, show_and_fail), jobs=1)
 
     return Opening(load, start, {})
 
@@ -257,7 +258,7 @@ async def test_a_file_that_changes_behind_the_first_screen_leaves_it_there(
     # A file that changed is read again; it has changed each time.
     monkeypatch.setattr("chopper_core.ingest.open._MAX_ATTEMPTS", 1)
     go_on = Event()
-    app = ChopperApp(opening(error, go_on), with_view(View(str(DEMO / "fsdp2")), OVERVIEW))
+    app = ChopperApp(opening(error, go_on), with_view(View(str(small_files())), OVERVIEW))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_open(app, pilot)
         driven = Driven(app, pilot)

@@ -64,6 +64,7 @@ def test_a_table_of_runs_takes_keys_too(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(lines) == 20 and any("▌ two" in line for line in lines)
 
 
+@pytest.mark.usefixtures("demo_kept")
 def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--play", str(tmp_path / "none.txt")]) == 1
     assert "none.txt" in capsys.readouterr().err

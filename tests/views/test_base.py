@@ -109,7 +109,7 @@ def scopes(run: Run) -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(20)
 @pytest.mark.parametrize(("name", "by"), SPLITS)
 @pytest.mark.parametrize("which", RUNS)
 def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None:

@@ -16,7 +16,7 @@ from tests.programs.bench.causes import findings_of
 STYLES = ("ddp", "fsdp", "tp", "pp", "accumulating")
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("seed", [41, 42])
 def test_a_job_with_lost_launches_is_replayed(style: str, seed: int, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_job_with_lost_launches_is_replayed(style: str, seed: int, tmp_path: P
     assert abs(steady.error_ns) < 0.005 * steady.times.mean_ns
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("seed", [51, 52])
 def test_nothing_is_found_in_a_clean_job(style: str, seed: int, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ PAIRS = (
 )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("style", "seed", "one", "other"), PAIRS)
 def test_two_causes_are_found_with_what_each_costs(
     style: str, seed: int, one: str, other: str, tmp_path: Path

@@ -53,7 +53,7 @@ CASES = (
 )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("cause", "style", "words", "titled"), CASES)
 def test_a_finding_names_where_and_why(cause: str, style: str, words: str, titled: str) -> None:
     found = bench.findings_of(bench.opened(planted.plant(cause, 1, 0.05, style).run))

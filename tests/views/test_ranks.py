@@ -387,6 +387,10 @@ def test_registered_columns_answer_for_the_gpus_of_a_node(run: Run) -> None:
                 busy = sum(one["busy_pct"] * one["elapsed_ns"] for one in own)
                 lasted = sum(one["elapsed_ns"] for one in own)
                 assert row["busy_pct"] == pytest.approx(busy / lasted)
+    # Without hosts the numbers of the devices tell: all eight are of one node.
+    (label,) = (power := query(run, parse(f"R?view=power&by=node&{names}"))).labels
+    whole = query(run, parse(f"R?{names}")).total
+    assert power.row(0) == pytest.approx({name: whole[name] for name in power.row(0)}), label
 
 
 def test_of_too_many_activities_some_iterations_are_compared(

@@ -12,7 +12,7 @@ from chopper_core.views.query import query
 from tests.jobs import FIRST, Cause, clean, simulated
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lost", [0.0, 0.05])
 @pytest.mark.parametrize("when", [(), (FIRST + 2, FIRST + 5), (FIRST + 4,)])
 def test_a_rail_that_flaps_is_named_with_all_its_iterations(

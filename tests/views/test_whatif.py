@@ -284,7 +284,16 @@ def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers() -> None:
     assert "'stage=3 as peers': no coordinates of GPUs along pp: give --parallel" in found.notes
 
 
-@pytest.mark.parametrize("name", ["fsdp2", "small", "v100_dlrm_8rank", "mi300x_qwen05b.json.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "small",
+        *(
+            pytest.param(name, marks=pytest.mark.sweep)
+            for name in ("fsdp2", "v100_dlrm_8rank", "mi300x_qwen05b.json.gz")
+        ),
+    ],
+)
 def test_slower_is_never_predicted_to_be_faster(name: str) -> None:
     if name in ("fsdp2", "small"):
         run = demo_run(name) if name == "fsdp2" else generated_run(

@@ -618,7 +618,7 @@ def _end(act: Act) -> None:
     elif meeting.sent is not None:
         sent = meeting.sent
         waited = sent.end > act.start + 0.5
-        least = 0.5 if waited else act.end - act.start
+        least = min(10.0, act.end - act.start) if waited else act.end - act.start
         act.new_end = max(
             act.new_start + least, sent.new_end + (act.end - sent.end if waited else 0)
         )
@@ -1362,6 +1362,27 @@ def late_batch(run: Run, _: random.Random) -> None:
         rank.pause(rank.outermost(begin, end)[0]["ts"] - 0.5, 25_000)
 
 
+def slow_rail(run: Run, _: random.Random) -> None:
+    """What rank 4 sends to the next stage goes over a bad link."""
+    for act in run.acts("nccl", [4]):
+        if act.event["args"].get("Collective name") == "send":
+            act.took += 1_200
+
+
+def lost_nvlink(run: Run, _: random.Random) -> None:
+    """The two tensor-parallel ranks 6 and 7 reduce over PCIe."""
+    for meeting in run.meetings:
+        if {a.rank.number for a in meeting.acts} == {6, 7}:
+            meeting.extra = 260
+
+
+def repaired(run: Run, _: random.Random) -> None:
+    """A memory error is repaired while a product runs on rank 1: it takes 60 ms longer, once."""
+    begin, end = window(run[1], 1)
+    own = [a for a in run.acts(CLOCKED, [1]) if begin <= a.start < end and a.is_compute]
+    own[len(own) // 2].took += 60_000
+
+
 def shared_cores(run: Run, _: random.Random) -> None:
     """The cores of a rank are shared with other jobs: each operator takes longer."""
     rank = run[3]
@@ -1552,6 +1573,33 @@ INCIDENTS: Final = [
         long_sequences,
         r"microbatch|uneven|sequence|imbalance|replica",
         r"microbatch|replica|dp",
+    ),
+    Incident(
+        "rail",
+        "https://github.com/NVIDIA/nccl/issues/1856",
+        "pipeline",
+        "what rank 4 sends takes 1.2 ms longer",
+        slow_rail,
+        r"send|link|slow|transfer",
+        r"(GPU|rank) 4\b|stage [12]",
+    ),
+    Incident(
+        "nvlink",
+        "https://github.com/NVIDIA/nccl/issues/820",
+        "pipeline",
+        "all-reduces of ranks 6 and 7 take 260 µs longer",
+        lost_nvlink,
+        r"all_reduce|link|slow|group|transfer",
+        r"(GPU|rank)s? [67]\b|tp|group",
+    ),
+    Incident(
+        "repair",
+        "https://arxiv.org/abs/2505.05713",
+        "fsdp2b",
+        "one product takes 60 ms longer on rank 1, once",
+        repaired,
+        r"slow|long|later|wait",
+        r"(GPU|rank) 1\b|step 12",
     ),
     Incident(
         "fp32_head",
