@@ -414,11 +414,16 @@ def compiles(case: AdviceCase) -> Mapping[str, str] | None:
 
 
 def lacks_ranks(case: AdviceCase) -> Mapping[str, str] | None:
-    """Ranks are missing from the traces, and ranks communicate."""
+    """Ranks that communicate with those of the traces are missing from these."""
     context = case.context
-    ranks = {gpu.rank for gpu in context.run.gpus}
-    is_alone = context.run.world <= len(ranks) or not len(comm_rows(context.table, ()))
-    return None if is_alone else {"world": str(context.run.world)}
+    known, world = {gpu.rank for gpu in context.run.gpus}, context.run.world
+    if not len(comm_rows(context.table, ())):
+        return None
+    if world > len(known):
+        return {"ranks": f"all {world} ranks"}
+    chosen = context.collectives
+    is_cut = chosen is not None and not chosen.complete.all()
+    return {"ranks": "all ranks"} if is_cut else None
 
 
 def blocking_copy(case: AdviceCase) -> Mapping[str, str] | None:
@@ -646,7 +651,7 @@ ADVICE: Final = (
     ),
     Advice(
         ("exposed", "queue-bound"),
-        "Record all {world} ranks: work may wait for ranks that the traces lack.",
+        "Record {ranks}: work may wait for ranks that the traces lack.",
         lacks_ranks,
     ),
     Advice(

@@ -356,12 +356,10 @@ def _bound(
         elif main is not None and main.what == LAUNCH_CALLS:
             doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
         if main is not None and main.what in WAITING:
-            call = shortened(main.name or main.what)
-            blocked = _part(charges, main)
-            what = f"{call} blocks while {gpus_idle} {{taken}}"
-            if blocked < _NEARLY_ALL:
-                what = f"{gpus_idle[0].upper()}{gpus_idle[1:]} {{taken}} with work queued"
-                in_call = f", {100 * blocked:.0f} % in {call}"
+            call, blocked = shortened(main.name or main.what), _part(charges, main)
+            in_call = f", {100 * blocked:.0f} % in {call}"
+            if blocked >= _NEARLY_ALL:
+                what, in_call = f"{call} blocks while {gpus_idle} {{taken}}", ""
         main, by, sort = None, "", "-idle_queued_ns"
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.

@@ -177,7 +177,7 @@ def _together(
 def _above(findings: Sequence[Finding]) -> tuple[str, ...]:
     """That a saving may be above the cost, where one is."""
     if any((each.saving_ns or 0.0) > _ABOVE * (each.cost_ns or np.inf) for each in findings):
-        return ("a saving above its cost counts waits of other GPUs that shorten, too",)
+        return ("a saving above its cost has its reason in the finding's detail",)
     return ()
 
 

@@ -87,13 +87,15 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
 
         known = checked(run, view)
         found = [known.range_ns(*each) for each, _ in known.placed]
-        for ((_, part), whose), (low, _) in zip(known.placed, tuple(found), strict=True):
-            if whose is None or low is None or part.together_ns is not None:
+        for at, ((_, part), whose) in enumerate(known.placed):
+            low, high = found[at]
+            if whose is None or low is None or high is None or part.together_ns is not None:
                 continue
             # A whole saves no less than its part.
             least, most = found[whose]
             saving = known.placed[whose][0][1].saving_ns
-            if least is not None and saving is not None:
+            if least is not None and most is not None and saving is not None:
+                found[at] = low, max(min(high, most), part.saving_ns or 0.0)
                 found[whose] = max(least, min(low, saving)), most
         return tuple(found)
 
