@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.base import base_of
 from chopper_core.analyses.gaps import gap_around, host_during
 from chopper_core.analyses.lane_cells import KIND_NAMES
+from chopper_core.analyses.lane_figures import LANE_ROWS, lane_figures
 from chopper_core.analyses.lanes import (
     EVERY_STREAM,
     MAX_GPUS,
@@ -29,13 +30,12 @@ from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run, interval_of
-from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import moment_text, moment_unit, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import ChopperError
-from chopper_core.views.shared.table_view import activity_view, table_view
+from chopper_core.views.shared.table_view import activity_view, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import ghosts_of, lanes_chart, own_time
 
@@ -44,6 +44,7 @@ SPEC: Final = ViewSpec(
     title="Timeline",
     question="What runs when, on which stream, and at which clock and power?",
     by=("stream", "gpu"),
+    rows=(LANE_ROWS,),
     along_time=True,
     compares=True,
     of_one_run="shows one run along its time; enter a run first",
@@ -55,30 +56,6 @@ _MAX_FOR_LATE: Final = 1 << 20
 """Activities of a run up to which its stragglers are looked for: a timeline is there at once."""
 
 _NOTHING: Final = "nothing runs on the lane at the cursor"
-OF_LANES: Final = columns(
-    """
-    lane_ns | ns | busy time | sum
-        Time of the window in which anything runs on the lane.
-    lane_pct | % | busy %
-        Share of the window in which anything runs on the lane.
-    lane_compute_pct | % | compute
-        Share of the window in which compute runs on the lane.
-    lane_comm_pct | % | comm
-        Share of the window in which communication runs on the lane.
-    lane_copy_pct | % | copy
-        Share of the window in which a copy runs on the lane.
-    lane_activities | | activities | sum
-        Activities that run on the lane at any time of the window.
-    scope_ns | ns | of scope | sum
-        Time of the window in which activities of the scope itself run on the lane.
-    between_ns | ns | busy Δ
-        Time between the mark and the cursor in which anything runs on the lane.
-        missing: the view has no mark (mark=)
-    between_activities | | activities Δ
-        Activities that run on the lane at any time between the mark and the cursor.
-        missing: the view has no mark (mark=)
-"""
-)
 AT_CURSOR: Final = columns(
     f"""
     at_kernel | | at the cursor
@@ -129,36 +106,13 @@ def answer(run: Run, view: View) -> ViewResult:
     lanes, left_out = lanes_in(run, view)
     seen = interval_of(run, view)
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
-    at, length = run.origin_ns + seen.at_ns, max(seen.length_ns, 1)
-
-    def within(times: Sequence[TimeSpans], begin: int, end: int) -> Int64:
-        ends = np.array([begin, end], np.int64)
-        return np.array([int(each.between(ends)[0]) for each in times], np.int64)
-
-    def counted(begin: int, end: int) -> Int64:
-        return np.array([lane.count(begin, end) for lane in lanes], np.int64)
-
-    every = [lane.busy for lane in lanes]
-    busy = within(every, begin, end)
-    found: dict[str, Int64 | Float64] = {
-        "gpu": np.array([lane.gpu for lane in lanes], np.int64),
-        "lane_ns": busy,
-        "lane_pct": 100.0 * busy / length,
-    }
+    at = run.origin_ns + seen.at_ns
+    marked = None if seen.mark_ns is None else sorted((run.origin_ns + seen.mark_ns, at))
+    found = lane_figures(lanes, (begin, end), marked, own_time(run, view, lanes))
     hidden = set() if _CLOCK in run.signal_names else {"at_mhz"}
     for kind, word in zip(Kind, KIND_NAMES, strict=True):
-        taken = within([lane.kinds[kind] for lane in lanes], begin, end)
-        found[f"lane_{word}_pct"] = 100.0 * taken / length
         if not any(len(lane.kinds[kind].starts_ns) for lane in lanes):
             hidden.add(f"lane_{word}_pct")
-    found["lane_activities"] = counted(begin, end)
-    scoped = own_time(run, view, lanes)
-    if scoped is not None:
-        found["scope_ns"] = within(scoped, begin, end)
-    if seen.mark_ns is not None:
-        ends = sorted((run.origin_ns + seen.mark_ns, at))
-        found["between_ns"] = within(every, *ends)
-        found["between_activities"] = counted(*ends)
     labels, pointed = [label_of(lane) for lane in lanes], _at_cursor(run, lanes, at)
     chart = lanes_chart(run, view, seen, lanes, labels)
     at_lanes: list[dict[str, Any]] = [
@@ -168,7 +122,7 @@ def answer(run: Run, view: View) -> ViewResult:
     ghosts = ghosts_of(run, view, lanes, seen)
     pointed_at = tuple(Pointed(**each) for each in at_lanes)
     chart = replace(chart, pointed=pointed_at, ghosts=ghosts, late=_late_lane(run, view, lanes))
-    own = [(LABELS.get(name) or OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
+    own = columns_of(found, LABELS)
     own += [(AT_CURSOR[name], values) for name, values in pointed.items()]
     result = table_view(
         view,
