@@ -28,6 +28,10 @@ _WITHOUT: Final = {
 """Kind of time → what a bound asks for."""
 
 
+_QUOTED: Final = "Quote what it saves: a step gets shorter by that"
+"""Where what a finding costs, which is time of some GPUs, isn't what a step takes longer."""
+
+
 def detail_of(context: FindingsContext, finding: Finding) -> str:
     """The long sentence of a finding, what it costs per step where that isn't said, and why it
     saves more or less than that."""
@@ -36,7 +40,8 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
         return text
     if time(round(cost)) not in text:
         text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
-    sentences = [text, _why_saving(context, finding)]
+    why = _why_saving(context, finding)
+    sentences = [text, why, _QUOTED if why and finding.saving_ns else ""]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
     return ". ".join(filter(None, sentences))
