@@ -116,10 +116,10 @@ def _longer_in_short(
     if len(names) > 1:
         up_to = max((part.ratio for part in parts if np.isfinite(part.ratio)), default=1.0)
         name, how = f"{len(names)} operations", f"take up to {longer_by(up_to)}"
-    elsewhere = {"long": " as elsewhere", "longer": " than elsewhere"}
+    if how.endswith(" as long"):
+        than = than.replace(" than ", " as ", 1)
     return (one_line if len(names) > 1 else of_name)(
         f"{name} {how} {where}",
-        elsewhere.get(how.rpartition(" ")[2], ""),
         *(
             [f": most by {shortened(context.text('operation', most.operation))}"]
             if len(names) > 1

@@ -166,7 +166,7 @@ def test_growth_fragments_and_headroom_of_a_log(tmp_path: Path) -> None:
     run = open_run(str(path))
     title, detail = titles(run)["memory-growth"]
     assert title.startswith("Memory grows by 53.69 MB per step") and "full at step 4" in detail
-    at = int(detail.partition("at step ")[2].split(".")[0].replace(",", ""))
+    at = int(detail.partition("full at step ")[2].split(".")[0].replace(",", ""))
     assert at == pytest.approx(400, abs=1)
     left = query(run, parse("R?view=training")).total["free_memory_bytes"]
     assert left == pytest.approx(5 * GIB, rel=1e-4)
