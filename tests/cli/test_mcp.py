@@ -25,7 +25,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.util.errors import ChopperError
 from chopper_tui.cli import main
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Wording
 from tests.demo import KEPT, as_kept, demo_run
 
 CHOPPER = Path(sys.executable).with_name("chopper")
@@ -164,29 +164,33 @@ def test_a_link_that_leads_outside_is_no_way_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "sentence"),
+    ("name", "arguments", "facts"),
     [
-        ("shoe", {}, "no tool 'shoe'; the tools are open, show"),
-        ("show", {"adress": ""}, "show takes address, columns, filter, sort, limit, not adress"),
-        ("show", {"limit": "8"}, "show takes limit of type integer"),
-        ("show", {"limit": True}, "show takes limit of type integer"),
-        ("what_if", {}, "what_if needs questions"),
-        ("what_if", {"questions": [5]}, "what_if takes questions of type array"),
-        ("what_if", {"questions": ["no contention"] * 9}, "what_if takes 8 questions at a time"),
-        ("sql", {"query": "drop table gpus"}, "only SELECT is possible"),
-        ("show", {"address": "?view=ranks&columns=nope"}, "column 'nope'"),
+        ("shoe", {}, ("'shoe'", "open, show")),
+        ("show", {"adress": ""}, ("adress", "address, columns, filter, sort, limit")),
+        ("show", {"limit": "8"}, ("limit", "integer")),
+        ("show", {"limit": True}, ("limit", "integer")),
+        ("what_if", {}, ("questions",)),
+        ("what_if", {"questions": [5]}, ("questions", "array")),
+        ("what_if", {"questions": ["no contention"] * 9}, ("8",)),
+        ("sql", {"query": "drop table gpus"}, ("SELECT",)),
+        ("show", {"address": "?view=ranks&columns=nope"}, ("'nope'",)),
+        ("sql", {"query": "select 1", "run": "demo_data"}, ("demo_data",)),
     ],
+    ids=str,
 )
 def test_a_wrong_call_is_a_sentence(
-    toolbox: Toolbox, name: str, arguments: dict[str, Any], sentence: str
+    toolbox: Toolbox, name: str, arguments: dict[str, Any], facts: tuple[str, ...], wording: Wording
 ) -> None:
-    with pytest.raises(ChopperError, match=re.escape(sentence)):
+    with pytest.raises(ChopperError) as told:
         toolbox.call(name, arguments)
+    wording(str(told.value), *facts)
 
 
-def test_an_address_without_a_run_needs_an_open_one() -> None:
-    with pytest.raises(ChopperError, match="the address names no run, and none is open"):
+def test_an_address_without_a_run_needs_an_open_one(wording: Wording) -> None:
+    with pytest.raises(ChopperError) as told:
         Toolbox().call("show", {"address": "?view=ranks"})
+    wording(str(told.value))
 
 
 def test_too_many_columns_are_asked_for_again(toolbox: Toolbox) -> None:
@@ -196,11 +200,6 @@ def test_too_many_columns_are_asked_for_again(toolbox: Toolbox) -> None:
     long = "select repeat('x', 300) as x from range(1000)"
     text = toolbox.call("sql", {"query": long, "run": DEMO, "limit": 50})
     assert len(text.encode()) <= MAX_ANSWER_BYTES and json.loads(text)["rows_shown"] == 50
-
-
-def test_sql_asks_one_run(toolbox: Toolbox) -> None:
-    with pytest.raises(ChopperError, match="demo_data holds several runs: SQL asks one of them"):
-        toolbox.call("sql", {"query": "select 1", "run": "demo_data"})
 
 
 def hostile() -> Run:
