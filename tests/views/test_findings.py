@@ -23,6 +23,7 @@ from chopper_core.model.charts import Cards
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.hardware import specifications
 from chopper_core.model.overrides import Overrides
+from chopper_core.model.phrases import time
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostStack, HostState, HostTime
 from chopper_core.model.signals import Signal, nearest_values
@@ -352,8 +353,16 @@ def test_every_finding_leads_to_its_evidence(which: str, request: pytest.Fixture
     for row in rows:
         assert 0 < len(row["name"]) <= MAX_TITLE and "\n" not in row["name"], row["name"]
         assert len(row["detail"]) >= len(row["name"])
+        if row["cost_ns"] is not None:
+            # The cost of the column is in the sentence, however the title counts.
+            assert time(row["cost_ns"]) in row["detail"], row["detail"]
         if row["part_of"] is not None and row["saving_ns"] is not None:
-            assert row["saving_ns"] <= rows[row["part_of"] - 1]["saving_ns"]
+            whole = rows[row["part_of"] - 1]
+            assert row["saving_ns"] <= whole["saving_ns"]
+            assert row["cost_ns"] <= 1.01 * whole["cost_ns"]
+        if re.search(r"hidden|x0(?![.\d])", row["remedy"] or ""):
+            # No change saves more than a bound: there is one upper limit.
+            assert row["saving_high_ns"] == row["saving_ns"]
         if row["saving_ns"] is not None:
             assert row["saving_low_ns"] <= row["saving_ns"] <= row["saving_high_ns"]
             assert row["remedy"]
