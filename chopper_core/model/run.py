@@ -692,11 +692,13 @@ def between_programs(run: Run, gpu: int | None = None) -> tuple[int, int]:
     with its own.
     """
     rows = slice(None) if gpu is None else run.tree().node((str(gpu),)).selection
+    if (run.table.iteration[rows] != NO_LABEL).any():
+        return 0, 0
     return run.memo(("between programs", gpu), lambda: _between_programs(run.table, rows))
 
 
 def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
-    if not len(table) or (table.iteration[rows] != NO_LABEL).any():
+    if not len(table):
         return 0, 0
     order = stable_order(table.start_ns[rows])
     start = table.start_ns[rows][order]
@@ -709,8 +711,15 @@ def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
 
 
 def longer_program(run: Run, begin_ns: int, end_ns: int) -> tuple[int, int]:
-    """Of the time of two programs that of the longer one; else all of it."""
-    left_ns, next_ns = between_programs(run)
+    """Of the time of two programs that of the longer one; else all of it. A trace that spans the
+    idle time between them is of one program, if it has steps."""
+    left_ns, next_ns = run.memo(
+        "between all programs", lambda: _between_programs(run.table, slice(None))
+    )
     if left_ns >= next_ns:
+        return begin_ns, end_ns
+    spans = (each.span_ns for each in run.sources)
+    is_one = any(begin <= left_ns and next_ns <= end for begin, end in spans)
+    if is_one and (run.table.iteration != NO_LABEL).any():
         return begin_ns, end_ns
     return max((begin_ns, left_ns), (next_ns, end_ns), key=lambda part: part[1] - part[0])

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.leads import leads
 from chopper_core.analyses.step_times import gap_of_programs
 from chopper_core.model.charts import BarChart, LaneCells, LineChart, Roofline, Series
+from chopper_core.model.inputs import Source
 from chopper_core.model.run import interval_of
 from chopper_core.model.signals import Signal, nearest_values
 from chopper_core.model.units import Unit
@@ -246,6 +247,22 @@ def test_a_pause_of_one_program_is_its_idle_time() -> None:
     row = query(run, View(run.name)).row(0)
     assert row["elapsed_ns"] == 50 * SECOND + 450_000_000
     assert gap_of_programs(run) == (50 * SECOND - 450_000_000, False)
+
+
+def test_a_pause_that_no_trace_spans_is_cut_from_the_time_axis_of_steps() -> None:
+    """Of two programs with steps the axis shows one; a hang of one program stays on it."""
+    rows = [replace(row, iteration=place // 5) for place, row in enumerate(two_programs(70 * 3600))]
+    run = run_of(rows)
+    view, ends = View(run.name, name="timeline"), (run.origin_ns, run.end_ns)
+
+    def trace_of(span_ns: tuple[int, int]) -> Source:
+        return Source("rank0.json", 1, 0, "", {}, {}, {}, (), "", {}, span_ns=span_ns)
+
+    one = trace_of(ends)
+    assert interval_of(replace(run, sources=(one,)), view).length_ns == ends[1] - ends[0]
+    apart = (ends[0], ends[0] + 450_000_000), (ends[1] - 450_000_000, ends[1])
+    parts = tuple(map(trace_of, apart))
+    assert interval_of(replace(run, sources=parts), view).length_ns == 450_000_000
 
 
 def test_bars_of_two_phases_are_drawn_in_full_cells() -> None:
