@@ -714,7 +714,7 @@ def longer_program(run: Run, begin_ns: int, end_ns: int) -> tuple[int, int]:
     """Of the time of two programs that of the longer one; else all of it. A trace that spans the
     idle time between them is of one program, if it has steps."""
     left_ns, next_ns = run.memo(
-        "between all programs", lambda: _between_programs(run.table, slice(None))
+        ("between all programs",), lambda: _between_programs(run.table, slice(None))
     )
     if left_ns >= next_ns:
         return begin_ns, end_ns
