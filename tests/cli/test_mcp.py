@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from support import Row, run_of, sample_run
 
 from chopper_core.answers import extras
@@ -70,13 +68,6 @@ def check_answer(document: Any, expectations: str) -> None:
             assert value.startswith(expected), line
 
 
-def server(*arguments: str, cwd: Path = ROOT, **more: str) -> StdioServerParameters:
-    env = {**os.environ, "XDG_CACHE_HOME": str(KEPT), **more}
-    return StdioServerParameters(
-        command=str(CHOPPER), args=["mcp", *arguments], env=env, cwd=str(cwd)
-    )
-
-
 def test_the_ten_questions_have_their_answers(toolbox: Toolbox) -> None:
     assert [int(title.partition(".")[0]) for title, _, _ in WORKED] == [*range(1, 11)]
     sizes = []
@@ -97,7 +88,15 @@ async def test_a_client_gets_what_the_toolbox_says(toolbox: Toolbox) -> None:
         ("sql", {"query": "SELECT gpu, rank FROM gpus", "run": DEMO, "limit": 2}),
         ("define", {"word": "exposed"}),
     )
-    async with stdio_client(server("demo_data")) as streams, ClientSession(*streams) as client:
+    # Takes half a second, which every process that collects tests would need.
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    env = {**os.environ, "XDG_CACHE_HOME": str(KEPT)}
+    server = StdioServerParameters(
+        command=str(CHOPPER), args=["mcp", "demo_data"], env=env, cwd=str(ROOT)
+    )
+    async with stdio_client(server) as streams, ClientSession(*streams) as client:
         told = await client.initialize()
         assert told.server_info.name == "chopper" and DATA_NOTE in (told.instructions or "")
         listed = await client.list_tools()
