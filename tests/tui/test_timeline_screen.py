@@ -433,3 +433,11 @@ def test_lanes_have_their_clock_and_a_part_of_the_time_its_place_in_the_run() ->
     assert first[0][0].startswith("run ")
     before, window, after = (len(text) for text, _ in first[1:])
     assert abs(before - 2 * window) <= 2 and abs(after - window) <= 2
+
+
+async def test_without_a_gap_the_key_says_so() -> None:
+    async with explorer((80, 24), run_of([Row(0, 1_000)]), View("R")) as at:
+        await at.command("next-gap")
+        assert "no GPU is idle in the scope" in at.status
+        await at.press("2", "J")
+        assert "no gap of a thousandth of this time after the cursor" in at.status
