@@ -157,6 +157,7 @@ async def test_findings_that_arrive_take_no_keys_from_a_row_that_was_chosen(is_m
         explore = at.explore
         assert explore.cards.takes_keys and explore.listing is explore.cards
         explore.cards.display = False  # As before they are there.
+        explore._arranged = {}
         explore.mark_panels()
         assert explore.listing is explore.table
         explore.table.move_to(2 if is_moved else 0)
