@@ -149,6 +149,7 @@ def _notes(run: Run, use: CpuUse, level: float) -> tuple[str, ...]:
     others = [Path(each.path).name for each in run.cpu if each is not samples]
     if others:
         notes.append(f"of=file:NAME takes another file: {', '.join(others)}")
+    notes.append("the samples don't say which rank or thread ran on a processor")
     if not len(use.core_names):
         notes.append(f"physical cores are unknown: {NO_CORES}")
     if not level:

@@ -167,3 +167,8 @@ async def test_findings_that_arrive_take_no_keys_from_a_row_that_was_chosen(is_m
         assert explore.listing is (explore.table if is_moved else explore.cards)
         marked = [each for each in explore.panels if each.has_keys]
         assert marked == [explore.listing]
+
+
+def test_processors_without_ranks_say_so() -> None:
+    notes = query(measured_run(), View("sample.json", name="cpu")).notes
+    assert "the samples don't say which rank or thread ran on a processor" in notes
