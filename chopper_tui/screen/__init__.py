@@ -281,6 +281,19 @@ class Explorer(ScreenParts):
     def tabs(self) -> Tabs:
         return tabs_of(self.run)
 
+    @property
+    def place(self) -> str:
+        """The digit of the place that the view is at; empty without one."""
+        tabs, name = self.tabs, self.view.name or EXPLORE
+        return tabs[name].place if name in tabs else ""
+
+    @property
+    def step(self) -> str:
+        """The number of the step that the cursor is in or on; empty outside steps."""
+        is_row = self.frame.level == "iteration" and self.listing is self.table
+        label = dict(self.view.scope).get("iteration") or (is_row and self.table.label) or ""
+        return label if label.isdecimal() else ""
+
     def reason_against(self, name: str) -> str:
         """Why the scope can't have a view, as far as is known; empty: it may."""
         known = self.lacking.get((self.run.name, self.view.path, name), "")
@@ -292,8 +305,7 @@ class Explorer(ScreenParts):
         self._show_place(self.frame)
 
     def _show_place(self, frame: Frame) -> None:
-        tabs, name = self.tabs, frame.view.name or EXPLORE
-        place = tabs[name].place if name in tabs else ""
+        tabs, place = self.tabs, self.place
         shown = [
             (each, tabs[each].title, not self.reason_against(each)) for each in tabs_at(tabs, place)
         ]
@@ -365,9 +377,13 @@ class Explorer(ScreenParts):
             return
         if self.view == view and self.run is run:
             # A cursor that still waits on the first row is on the first of the sorted ones.
+            here = self.listing
+            is_chosen = bool(self.table.cursor) or self._holder is here
             if self.table.cursor:
                 self.trail = self.here
             self.show(data)
+            if is_chosen and self.listing is not here:
+                self.give_keys(here)  # What arrives takes no keys from where a person is.
 
     def show_marks(self) -> None:
         self.table.mark(marked_in(self.marks, self.view, self.frame.level))
@@ -377,7 +393,12 @@ class Explorer(ScreenParts):
     def move(self, rows: int) -> None:
         """Move the cursor; past the last row of the table it is on the cards, and back."""
         table, cards, here = self.table, self.cards, self.listing
-        if here is cards and cards.cursor + rows < 0 and not self.shows_sentences:
+        lanes = self.lanes
+        if here is table and lanes is not None and rows < 0 and not table.cursor:
+            # Above the first lane stands the straggler's, where it has no room at its own place.
+            if lanes.late and self.picture_pane.is_above(lanes.late):
+                table.move_to_label(lanes.late)
+        elif here is cards and cards.cursor + rows < 0 and not self.shows_sentences:
             self.give_keys(table)
             table.move_to(table.rows - 1)
         elif here is table and rows > 0 and table.cursor == table.rows - 1 and cards.takes_keys:
