@@ -111,6 +111,17 @@ def place_named(run: Run, view: View, text: str) -> Offer | None:
     return _place(view, asked) if asked.steps and asked.rest else None
 
 
+def place_asked(run: Run, view: View, text: str) -> View | None:
+    """The place that a whole text names, as `gpu 5`, `step 11` or `11`; None without."""
+    asked = asked_in(run, text)
+    if not asked.steps and len(asked.rest) == 1:
+        word = asked.rest.pop()
+        levels = ((level, labels[word]) for level, labels in _labels(run).items() if word in labels)
+        asked.steps.update([*levels][:1])
+    is_place = not (asked.rest or asked.split or asked.order or asked.statistic)
+    return _at(view, asked.steps) if asked.steps and is_place else None
+
+
 def can_look_through(run: Run) -> bool:
     """Whether the names of a run are few enough to be looked through while a person types."""
     return len(run.table.names) <= _MOST_NAMES

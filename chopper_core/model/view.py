@@ -266,7 +266,8 @@ def enter(view: View, label: str, partner: str = "") -> View:
     if baseline is not None and has_path and view.row_baseline is None:
         above = view.path if baseline.path is None else baseline.path
         baseline = replace(baseline, path=(*above, partner or label))
-    sort = view.sort if baseline is not None else ""
+    # Rows that one row is the baseline of have an order of their own.
+    sort = view.sort if baseline is not None and view.row_baseline is None else ""
     return replace(
         view,
         path=(*view.path, label),

@@ -51,6 +51,11 @@ SPEC: Final = ViewSpec(
 
 
 USUAL: Final = "elapsed_ns"
+_DURATIONS: Final = "kernel_ns"
+_OTHER_TIME: Final = {USUAL: _DURATIONS, _DURATIONS: USUAL}
+"""The other time of the same rows, which may differ from the baseline in the other direction."""
+_CHARGED: Final = "time charged"
+"""What the first time is called where a sentence or a chart names it."""
 _EFFECTS: Final = ("number_", "each_")
 _MEANS: Final = ("gfx_mhz", "mfma_util_pct", "power_w")
 
@@ -100,7 +105,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total={name: number for name, number in total.items() if number is not None},
         sort=f"-{delta_of(figure).name}",
         headline=_headline(both, figure, change, top),
-        notes=_notes(both),
+        notes=(*_which_time(both, figure), *_notes(both)),
         charts=(_chart(both, figure, change, top),) if top else (),
         base=both.ours.base.applied,
     )
@@ -117,10 +122,13 @@ def _columns(both: Sides, figure: Metric) -> Own:
         title="base",
         definition=f"{figure.name} of the row in the baseline.",
     )
+    other = _OTHER_TIME.get(figure.name)
+    beside = [_changed(both, other)] if other else []
     found: Own = [
         (figure, ours),
         (delta_of(figure), change),
         (relative_of(figure), relative(ours, base)),
+        *(beside if both.by == "kernel" else ()),
         (SHARE, quotient(shares, np.full(len(change), sizes))),
     ]
     if (pairs.ours < 0).any() or (pairs.base < 0).any() or any(pairs.partners):
@@ -137,6 +145,7 @@ def _columns(both: Sides, figure: Metric) -> Own:
     others = [*measured[1:], *(STATES if figure.name == USUAL else ()), "kernels"]
     found += [_changed(both, name) for name in measured[:1]]
     found += [(of_base, base), *_effects(both, figure, ours, base)]
+    found += beside if both.by != "kernel" else []
     return found + [_changed(both, name) for name in others if name != figure.name]
 
 
@@ -169,12 +178,16 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
     return [(number, Values(by_number)), (size, Values(now - before - by_number))]
 
 
+def _named(figure: Metric) -> str:
+    return _CHARGED if figure.name == USUAL else figure.title
+
+
 def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> tuple[str, ...]:
     ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
     percent = f" ({change_text(ours - base, base)})" if base else ""
     text = partial(scaled_text, unit=figure.unit)
     whole = (
-        f"{text(ours - base, sign='+')}{percent} {figure.title}{both.ours.base.words}: "
+        f"{text(ours - base, sign='+')}{percent} {_named(figure)}{both.ours.base.words}: "
         f"{text(ours)} vs {text(base)} in {both.baseline_name}"
     )
     if not top:
@@ -190,6 +203,21 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     return (whole, facts(f"{sums}{len(change)} rows", ", ".join(names)))
 
 
+def _which_time(both: Sides, figure: Metric) -> tuple[str, ...]:
+    """Which time of the kernels is compared, and where their other one is."""
+    if both.by != "kernel" or figure.name not in _OTHER_TIME:
+        return ()
+    texts = {
+        USUAL: f"of the {_CHARGED} (each moment to one activity, idle time too)",
+        _DURATIONS: "of the sum of durations (simultaneous ones count twice)",
+    }
+    here, other = (
+        f"{delta_of(metric_named(name)).title} is {texts[name]}"
+        for name in (figure.name, _OTHER_TIME[figure.name])
+    )
+    return (f"{here}, {other}: their signs may differ, as of communication that hides more",)
+
+
 def _notes(both: Sides) -> tuple[str, ...]:
     notes = other_total(both.ours.base, both.base.base)
     if both.base.run is not both.ours.run or both.base.view.path != both.ours.view.path:
@@ -201,7 +229,7 @@ def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarC
     scale, unit = drawn_in(figure.unit)
     drawn = change[top] / scale
     return BarChart(
-        f"difference in {figure.title} by {level_title(both.by)}",
+        f"difference in {_named(figure)} by {level_title(both.by)}",
         unit,
         tuple(both.pairs.labels[row] for row in top),
         (

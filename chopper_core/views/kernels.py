@@ -53,6 +53,7 @@ SPEC: Final = ViewSpec(
 
 _MAX_TOP: Final = 5
 _MAIN: Final = "main_operation"
+_OF_DURATIONS: Final = "Δ is of kernel time, the sum of durations; 6 compares the time charged"
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -77,8 +78,10 @@ def answer(run: Run, view: View) -> ViewResult:
         shown = [*OF_SHAPES, *known_figures(rows.scope(run), ("roof_tflops", "roof_pct"))]
         notes += shape_notes(run, rows.whole, base)
     changes, missing = _changes(run, view, rows)
+    headline = _headline(rows, "kernel" if by == "name" else by, base)
     if changes:
-        shown = [shown[0], *(each.name for each, _ in changes), *shown[1:]]
+        shown = [shown[0], *(each.name for each, _ in changes[:2]), *shown[1:]]
+        headline += (_OF_DURATIONS,)
         notes += missing
     charts = _by_class(rows, classes, base) if by in ("gpu", *run.table.coordinates) else ()
     named = replace(view, by="name", sort="", columns=())
@@ -93,26 +96,30 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,
-        headline=_headline(rows, "kernel" if by == "name" else by, base),
+        headline=headline,
         notes=tuple(notes),
         charts=charts,
     )
 
 
 def _changes(run: Run, view: View, rows: Partition) -> tuple[Own, list[str]]:
-    """How the kernel time of the rows differs from the baseline's, and what has no row here."""
+    """How the kernel time of the rows differs from the baseline's, in ns and %, and the time
+    charged to them, in ns; and what has no row here."""
     if view.baseline is None or view.of or rows.level not in ("kernel", "operation"):
         return [], []
     both = sides_of(run, replace(view, name="compare", by=rows.level))
-    figure = METRICS["kernel_ns"]
+    figure, charged = METRICS["kernel_ns"], METRICS["elapsed_ns"]
     ours, base = both.values(figure)
     place = {label: at for at, label in enumerate(both.pairs.labels)}
     own = np.array([place[label] for label in rows.labels], np.intp)
     # On the base of the view already, which differs between the two runs.
-    delta = replace(delta_of(figure), reduces=Reduces.NONE)
+    delta, delta_charged = (
+        replace(delta_of(each), reduces=Reduces.NONE) for each in (figure, charged)
+    )
     found = [
         (delta, difference(figure, ours, base).take(own)),
         (relative_of(figure), relative(ours, base).take(own)),
+        (delta_charged, difference(charged, *both.values(charged)).take(own)),
     ]
     gone = int((both.pairs.ours < 0).sum())
     text = f"{count(gone, rows.level)} only in the baseline: 6 lists them"

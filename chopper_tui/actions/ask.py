@@ -91,7 +91,7 @@ def _has_tabs(screen: Explorer) -> bool:
     return name in tabs and len(tabs_at(tabs, tabs[name].place)) > 1
 
 
-@action(ASK, "shift+tab", title="Previous tab", hint="tab before", can=_has_tabs)
+@action(ASK, "shift+tab", title="Previous tab", hint="tabs", can=_has_tabs)
 async def previous_tab(screen: Explorer, _: str) -> None:
     """Go to the tab before this one, of the same place; before the first comes the last."""
     tabs, name = screen.tabs, screen.view.name or EXPLORE

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.columns.filter import only
+from chopper_core.columns.filter import NAME, only
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.phrases import level_title
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.render.cells import baseline_title, elide
+from chopper_core.render.cells import baseline_title, crumb, elide
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, view_spec
@@ -25,6 +25,7 @@ from chopper_tui.history import (
     with_baseline,
 )
 from chopper_tui.keymap import COMPARE, action
+from chopper_tui.spoken import place_asked
 
 if TYPE_CHECKING:
     from chopper_tui.history import Marks
@@ -149,17 +150,24 @@ def _can_be_baseline(screen: Explorer) -> bool:
     return mark_here(screen) is not None
 
 
-@action(COMPARE, "b", title="Baseline", takes="[PATH]", hint="baseline", can=_can_be_baseline)
+@action(COMPARE, "b", title="Baseline", takes="[PLACE]", hint="baseline", can=_can_be_baseline)
 async def baseline(screen: Explorer, argument: str) -> None:
-    """Compare the table with the row under the cursor, or with the path given; press again on that
-    row to stop. Enter compares what is in another row, { } and [ ] the same place elsewhere. In a
-    table of runs: divide figures by the row's, or by the given run's.
+    """Compare the table with the row under the cursor, or with the place given (`step 11`, a row,
+    an address); press again on that row to stop. Enter compares what is in another row, { } and
+    [ ] the same place elsewhere. In a table of runs: divide figures by the row's, or by the given
+    run's.
     """
     if isinstance(screen.run, SeveralRuns):
         await normalise(screen, argument)
         return
     view, row = screen.view, mark_here(screen)
-    if argument:
+    place = _place_asked(screen, argument)
+    if place is not None:
+        chosen, name = Baseline("", place.path), ", ".join(crumb(*step) for step in place.scope)
+        if len(place.path) != len(view.path):
+            # The rows next to it, as `b` on its row shows them.
+            view = replace(place, path=place.path[:-1])
+    elif argument:
         chosen, name = parse_baseline(argument, view.order), argument
     elif row is None:
         raise UsageError("this row is no place of the tree: nothing to compare with")
@@ -167,13 +175,28 @@ async def baseline(screen: Explorer, argument: str) -> None:
         chosen = Baseline("", row.path)
         name = f"{level_title(row.order[len(row.path) - 1])} {row.path[-1]}"
         # Other tables have no differences: the tree shows the same rows with them.
-        view = replace(with_view(view, ""), order=row.order)
+        # They stay in their order, so that the next keys are on the rows that one sees.
+        sort = "" if view.name else screen.frame.sort or NAME
+        view = replace(with_view(view, ""), order=row.order, sort=sort)
     if not argument and not screen.view.name and screen.view.baseline == chosen:
         await screen.go(with_baseline(screen.here, None), "no baseline")
         return
-    trail = with_baseline(changed(screen.here, view), chosen)
+    is_here = view.path == screen.view.path
+    trail = changed(screen.here, view) if is_here else screen.trail_to(view)
+    trail = with_baseline(trail, chosen)
     name = elide(name, screen.size.width // 2, screen.table.glyphs)
     await screen.go(trail, f"compared with {name}")
+
+
+def _place_asked(screen: Explorer, text: str) -> View | None:
+    """The place that a text names: a row of the table, or in words; None where it is none."""
+    view, run = screen.view, screen.run
+    if not text or text in run.others or "=" in text or text.endswith(":"):
+        return None
+    row = mark_of_row(view, screen.frame.level, text) if text in screen.frame.labels else None
+    if row is None:
+        return place_asked(run, view, text)
+    return replace(with_view(view, ""), order=row.order, path=row.path)
 
 
 def _can_mark(screen: Explorer) -> bool:

@@ -30,7 +30,7 @@ _MOST_NEAR: Final = 500
 @action(EXPORT, title="Export for another program", takes="FORMAT FILE")
 async def export(screen: Explorer, argument: str) -> None:
     """Write the run for another program: perfetto, chakra, parquet, tables and more. Within a step,
-    formats that take one write that step alone, of all GPUs.
+    or with the cursor on one, formats that take a step write it alone, of all GPUs.
     """
     from chopper_core.render.exports import EXPORTS, export_format
 
@@ -40,24 +40,23 @@ async def export(screen: Explorer, argument: str) -> None:
         screen.say(f"the formats are {', '.join(EXPORTS)}")
         open_command(screen, "export ")
         return
-    export_format(name)
+    step = screen.step if "iteration" in export_format(name).TAKES else ""
     if not path.strip():
-        screen.say(f"the file to write: :export {name} FILE")
+        what = crumb("iteration", step) if step else "the run"
+        screen.say(f"the file to write {what} to: :export {name} FILE")
         open_command(screen, f"export {name} ")
         return
     screen.say(f"writing {path.strip()}")
-    screen.say(await run_in_thread(_export, screen.run, screen.view, name, _file(path)))
+    screen.say(await run_in_thread(_export, screen.run, step, name, _file(path)))
 
 
-def _export(run: Run, view: View, name: str, path: Path) -> str:
-    """Write the export; returns a sentence on it and on what was left out."""
+def _export(run: Run, step: str, name: str, path: Path) -> str:
+    """Write the export of a step or of the run; returns a sentence on it and on what it lacks."""
     from chopper_core.render import exports
 
-    step = dict(view.scope).get("iteration", "")
-    takes_step = step.isdigit() and "iteration" in exports.export_format(name).TAKES
-    options = exports.ExportOptions(iteration=int(step) if takes_step else None)
+    options = exports.ExportOptions(iteration=int(step) if step else None)
     notes = exports.export(run, name, path, options, _going_on)
-    of_what = crumb("iteration", step) if takes_step else "the run"
+    of_what = crumb("iteration", step) if step else "the run"
     more = f" (and {len(notes) - 1} more; `chopper export` lists them)" if len(notes) > 1 else ""
     return f"wrote {of_what} as {name}: {path}" + "".join(f"; {each}" for each in notes[:1]) + more
 

@@ -154,7 +154,8 @@ def _listed(screen: Explorer) -> Iterator[Offer]:
     rest = (each for each in known.values() if each not in first and each.id != "palette")
     yield from map(_performed, rest)
     for name in () if isinstance(screen.run, SeveralRuns) else EXPORTS:
-        yield Offer(f"Export as {name}", "Write the run, or its step, to a file.", "export", name)
+        what = f"step {screen.step}, where the format takes one" if screen.step else "the run"
+        yield Offer(f"Export as {name}", f"Write {what}, to a file.", "export", name)
     for name in THEMES:
         yield Offer(f"Theme: {name}", "Choose these colours.", "theme", name)
     for name in screen.run.signal_names:

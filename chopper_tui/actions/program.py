@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 
-@action(CHOPPER, ":", title="Command line", hint="cmd", while_busy=True)
+@action(CHOPPER, ":", title="Ask", hint="ask", while_busy=True)
 def command(screen: Explorer, _: str) -> None:
-    """Type a command: the words after the colon in this list. Tab completes, ↑ ↓ recall; other
-    words are searched for as ctrl+p does."""
+    """Ask in words, as ctrl+p does (`slowest layer`, `gpu 5 at 1100 ms`), or give a command: the
+    words after the colon in this list. Tab completes, ↑ ↓ recall."""
     open_command(screen)
 
 

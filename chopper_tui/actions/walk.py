@@ -30,6 +30,7 @@ from chopper_tui.history import (
     to_sibling,
 )
 from chopper_tui.keymap import MOVE, WALK, action, actions
+from chopper_tui.places import tabs_at
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def _has_panels(screen: Explorer) -> bool:
         Give the keys to the previous panel.
     """)
 def _go_to_panel(screen: Explorer, step: int) -> None:
+    if not _has_panels(screen):
+        place = screen.place
+        has_more = len(tabs_at(screen.tabs, place)) > 1
+        more = f"; press {place} again for the next tab" if has_more else ""
+        raise UsageError(f"this screen has no other part to go to{more}")
     screen.next_panel(step)
 
 

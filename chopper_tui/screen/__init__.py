@@ -281,6 +281,19 @@ class Explorer(ScreenParts):
     def tabs(self) -> Tabs:
         return tabs_of(self.run)
 
+    @property
+    def place(self) -> str:
+        """The digit of the place that the view is at; empty without one."""
+        tabs, name = self.tabs, self.view.name or EXPLORE
+        return tabs[name].place if name in tabs else ""
+
+    @property
+    def step(self) -> str:
+        """The number of the step that the cursor is in or on; empty outside steps."""
+        is_row = self.frame.level == "iteration" and self.listing is self.table
+        label = dict(self.view.scope).get("iteration") or (is_row and self.table.label) or ""
+        return label if label.isdecimal() else ""
+
     def reason_against(self, name: str) -> str:
         """Why the scope can't have a view, as far as is known; empty: it may."""
         known = self.lacking.get((self.run.name, self.view.path, name), "")
@@ -292,8 +305,7 @@ class Explorer(ScreenParts):
         self._show_place(self.frame)
 
     def _show_place(self, frame: Frame) -> None:
-        tabs, name = self.tabs, frame.view.name or EXPLORE
-        place = tabs[name].place if name in tabs else ""
+        tabs, place = self.tabs, self.place
         shown = [
             (each, tabs[each].title, not self.reason_against(each)) for each in tabs_at(tabs, place)
         ]

@@ -277,8 +277,6 @@ class ScreenParts(SteadyScreen[None]):
     def next_panel(self, step: int) -> None:
         """Give the keys to the next panel of the screen that takes them."""
         panels = self.panels
-        if len(panels) < 2:
-            raise UsageError("this screen has no other part to go to")
         self.give_keys(panels[(panels.index(self.listing) + step) % len(panels)])
 
     @property

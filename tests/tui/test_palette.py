@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from textual.widgets import Label, OptionList
 
 from chopper_core.model.view import Baseline, View
@@ -70,12 +71,14 @@ FIRST: Final = (
 
 
 async def test_the_palette_understands_what_is_typed() -> None:
-    async with explorer((100, 30), measured_run()) as at:
+    # One of which nothing is known yet: findings come before figures once they are.
+    async with explorer((100, 30), replace(measured_run())) as at:
         found = {}
         for typed, _ in FIRST:
             found[typed] = (await search(at, typed))[0]
             await at.press("escape")
-        assert found == dict(FIRST)
+        wrong = {typed: found[typed] for typed, first in FIRST if found[typed] != first}
+        assert wrong == {}, wrong
 
 
 async def test_what_a_run_lacks_is_no_place_and_no_clock() -> None:

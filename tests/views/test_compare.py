@@ -144,6 +144,25 @@ def test_number_and_length_are_told_apart() -> None:
     assert compared.labels[-1] == "same"
 
 
+def test_it_says_which_time_of_a_kernel_is_compared() -> None:
+    """Kernels and Compare show two times of the same rows, each with the other one as a column."""
+    changes = "kernel_ns_delta,elapsed_ns_delta"
+    kernels = frame(f"R?view=kernels&base=other&columns={changes}")
+    charged = frame("R?view=compare&by=kernel&base=other")
+    durations = frame("R?view=compare&by=kernel&of=kernel_ns&base=other")
+    assert "time charged" in charged.headline[0] and "kernel time" in durations.headline[0]
+    assert "time charged" in charged.charts[0].title
+    for compared in (charged, durations):
+        assert any("their signs may differ" in note for note in compared.notes)
+        rows = rows_of(compared)
+        for label, row in rows_of(kernels).items():
+            assert rows[label]["kernel_ns_delta"] == row["kernel_ns_delta"]
+            assert rows[label]["elapsed_ns_delta"] == row["elapsed_ns_delta"]
+    by_layer = frame("R?view=compare&by=layer&base=other")
+    assert "kernel_ns_delta" in by_layer.row(0)
+    assert not any("signs" in note for note in by_layer.notes)
+
+
 def test_rows_without_a_partner_and_renamed_kernels_are_said() -> None:
     run = replace(run_with(AFTER), others={"before": run_with(BEFORE)})
     compared = query(run, parse("after?view=compare&by=kernel&base=before"))

@@ -149,9 +149,9 @@ def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:
     (whole,) = (place for place, ((rule, _), _) in enumerate(shown) if rule.name == "straggler")
     throttled = [whose for (rule, _), whose in shown if rule.name == "throttled"]
     assert throttled == [whole]
-    # What the other GPUs wait longer than GPU 5 does hides nothing of its own time.
+    # Communication costs other time than a low clock: it stands next to it.
     exposed = [whose for (rule, _), whose in shown if rule.name == "exposed"]
-    assert exposed == [0]
+    assert exposed == [None]
 
 
 @pytest.mark.few(1)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from chopper_core.model import groups as reductions
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
-from chopper_core.model.table import Category
+from chopper_core.model.table import STATES, Category
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.work.kernel_classes import kernel_class
@@ -158,13 +159,23 @@ def test_a_baseline_adds_what_changed_of_each_kernel() -> None:
     whole = ~np.isin(table.iteration, [-1, *run.cut_iterations])
     steps = len({*table.iteration[whole].tolist()})
 
-    def each(gpu: int, label: str) -> float:
+    charged: Int64 = np.sum([getattr(table, state) for state in STATES], axis=0)
+
+    def each(gpu: int, label: str, times: Int64 = table.duration_ns) -> float:
         own = whole & (table.gpu == gpu) & (table.kernel == table.names.index(label))
-        return float(table.duration_ns[own].sum()) / steps
+        return float(times[own].sum()) / steps
 
     assert len(frame.labels) > 2
+    changes = "kernel_ns_delta,elapsed_ns_delta"
+    both = query(run, parse(f"sample.json:gpu=0?view=kernels&base=gpu=1&columns={changes}"))
     for row, label in enumerate(frame.labels):
         ours, base = each(0, label), each(1, label)
         assert frame.row(row)["kernel_ns_delta"] == pytest.approx(ours - base)
         assert frame.row(row)["kernel_ns_delta_pct"] == pytest.approx(100 * (ours - base) / base)
-    assert "kernel_ns_delta" not in query(run, parse("sample.json:gpu=0?view=kernels")).row(0)
+        # The time charged to the same kernel is a column too, as Compare has it.
+        ours, base = each(0, label, charged), each(1, label, charged)
+        assert both.row(row)["elapsed_ns_delta"] == pytest.approx(ours - base)
+    assert any("Δ is of kernel time" in line for line in frame.headline)
+    alone = query(run, parse("sample.json:gpu=0?view=kernels"))
+    assert "kernel_ns_delta" not in alone.row(0)
+    assert not any("Δ" in line for line in alone.headline)
