@@ -15,9 +15,14 @@ from chopper_core.model.side_table import HostTime
 from chopper_core.model.table import LEVELS
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, with_view
+from chopper_core.util.grouping import median_of
 
 _MOST_CAUSES: Final = 2
 """Names, at most, of what a host does in a gap."""
+_UNUSUAL: Final = 10
+"""Times the median gap: a gap from which it is more than the distance between launches."""
+_GAPS_SHOWN: Final = 1000
+"""Of the time shown: gaps of this part of it can be seen."""
 
 
 class Gap(Struct, frozen=True):
@@ -54,6 +59,33 @@ def next_gap(run: Run, gpu: int, at_ns: int, step: int, least_ns: int) -> Gap | 
     if not len(found):
         return None
     place = int(found[0 if step > 0 else -1])
+    return Gap(gpu, int(begins[place]), int(ends[place]))
+
+
+def gap_to_stop_at(run: Run, gpu: int, at_ns: int, step: int, shown_ns: int) -> Gap | None:
+    """The gap after (1) or before (-1) a moment that is no usual distance between launches, or else
+    the longest; where little time is shown, in ns, also shorter ones. None: none at all."""
+    busy = lanes_of(run, gpu, whole=True)[0].busy
+    begins, ends = busy.ends_ns[:-1], busy.starts_ns[1:]
+    lengths = (ends - begins)[ends > begins]
+    if not len(lengths):
+        return None
+    unusual = int(_UNUSUAL * median_of(lengths))
+    found = next_gap(run, gpu, at_ns, step, max(min(shown_ns // _GAPS_SHOWN, unusual), 1))
+    if found is not None:
+        return found
+    is_beyond = (begins > at_ns if step > 0 else ends <= at_ns) & (ends > begins)
+    beyond = (ends - begins)[is_beyond]
+    return next_gap(run, gpu, at_ns, step, int(beyond.max())) if len(beyond) else None
+
+
+def longest_of_gpu(run: Run, gpu: int) -> Gap | None:
+    """The longest gap between two activities of a GPU; None where nothing is idle."""
+    busy = lanes_of(run, gpu, whole=True)[0].busy
+    begins, ends = busy.ends_ns[:-1], busy.starts_ns[1:]
+    if not (ends > begins).any():
+        return None
+    place = int((ends - begins).argmax())
     return Gap(gpu, int(begins[place]), int(ends[place]))
 
 

@@ -45,6 +45,7 @@ ANY_NUMBER: Final = 1 << 31
 """How many codes a level of numbers has."""
 NO_LABEL_TEXT: Final = "none"
 """How a path spells a missing label; people see `unlabelled`."""
+UNLABELLED: Final = "unlabelled"
 RECOMPUTE_SUFFIX: Final = " (recompute)"
 """Ends the operations of forward work that backward repeats."""
 NO_TIME: Final = np.iinfo(np.int64).min

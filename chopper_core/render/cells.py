@@ -19,7 +19,7 @@ from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import BETWEEN_FACTS, level_title
 from chopper_core.model.signals import Signal
-from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
+from chopper_core.model.table import LEVELS, NO_LABEL_TEXT, UNLABELLED
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
@@ -29,8 +29,6 @@ from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
 
 SENTENCES: Final = ("finding",)
-
-UNLABELLED: Final = "unlabelled"
 OUTSIDE_STEPS: Final = "outside steps"
 """The name of what belongs to no step."""
 _CRUMBS: Final = {

@@ -29,7 +29,7 @@ from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.phrases import change_text, facts, level_title
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT, STATES
+from chopper_core.model.table import NO_LABEL_TEXT, STATES, UNLABELLED
 from chopper_core.model.units import drawn_in, scaled_text
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64
@@ -199,8 +199,16 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     # Names of kernels and ancestors are too long for a sentence.
     listed = top[:_MAX_LISTED] if both.by not in ("kernel", ANCESTOR) else ()
     labels = both.pairs.labels
-    names = [f"{labels[row]} {text(change[row], sign='+')}" for row in listed if change[row]]
+    named = [(_row_name(both.by, labels[row]), change[row]) for row in listed if change[row]]
+    names = [f"{name} {text(number, sign='+')}" for name, number in named]
     return (whole, facts(f"{sums}{len(change)} rows", ", ".join(names)))
+
+
+def _row_name(level: str, label: str) -> str:
+    """A row in a sentence: `layer 31`, `unlabelled`, the name of an operation."""
+    if label == NO_LABEL_TEXT:
+        return UNLABELLED
+    return f"{level_title(level)} {label}" if label.isdecimal() else label
 
 
 def _which_time(both: Sides, figure: Metric) -> tuple[str, ...]:
@@ -227,11 +235,11 @@ def _notes(both: Sides) -> tuple[str, ...]:
 
 def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarChart:
     scale, unit = drawn_in(figure.unit)
-    drawn = change[top] / scale
+    drawn, labels = change[top] / scale, [both.pairs.labels[row] for row in top]
     return BarChart(
         f"difference in {_named(figure)} by {level_title(both.by)}",
         unit,
-        tuple(both.pairs.labels[row] for row in top),
+        tuple(UNLABELLED if each == NO_LABEL_TEXT else each for each in labels),
         (
             Series("more than the baseline", np.maximum(drawn, 0.0)),
             Series("less", np.minimum(drawn, 0.0)),

@@ -30,7 +30,7 @@ from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import change_text, differs, level_title
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.table import NO_LABEL_TEXT, UNLABELLED
 from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, scaled_text
 from chopper_core.model.view import View, child_of, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -189,7 +189,7 @@ def answer(run: Run, view: View) -> ViewResult:
     codes, times = every[kept].astype(np.int64), times[kept]
     numbers = _numbers(base, figure, rows, cells, by, codes)
     texts = run.table.texts_of(by, codes)
-    labels = ["unlabelled" if text == NO_LABEL_TEXT else text for text in texts]
+    labels = [UNLABELLED if text == NO_LABEL_TEXT else text for text in texts]
     names = rows.labels
     matrix = _Matrix(figure, by, numbers, labels, names)
     scopes = (rows.scope(run), rows.whole_scope(run))

@@ -15,7 +15,7 @@ from chopper_core.model.charts import Icicle, IcicleRow
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import count, facts, level_title, percent
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.table import NO_LABEL_TEXT, UNLABELLED
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -131,7 +131,7 @@ def _headline(rows: list[IcicleRow], total: float, words: str) -> str:
         times[label] = times.get(label, 0) + time
     label = max(times, key=lambda each: times[each])
     share = times[label] / max(sum(times.values()), 1)
-    name = "unlabelled" if label == NO_LABEL_TEXT else label
+    name = UNLABELLED if label == NO_LABEL_TEXT else label
     if len(times) == 1:
         return f"{time_text(total)}{words}, all of it in {row.level} {name}"
     return facts(

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 def refuse_of_set(screen: Explorer) -> None:
     if isinstance(screen.run, SeveralRuns):
-        raise UsageError("this needs a single run; Enter opens the run under the cursor")
+        raise UsageError(
+            "this needs a single run; Enter opens the run under the cursor, space marks two, "
+            "= compares"
+        )
 
 
 async def enter_run(screen: Explorer, target: View) -> None:

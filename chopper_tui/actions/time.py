@@ -15,6 +15,7 @@ from chopper_core.model.charts import Chart, HeatMap, Icicle
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import interval_of, scope_of
 from chopper_core.model.table import Kind
+from chopper_core.model.units import time_text
 from chopper_core.model.view import (
     ALL_TIME,
     SHORTEST_NS,
@@ -45,9 +46,6 @@ _ZOOM: Final = 2.0
 _NOT_SHOWN: Final = "no chart shown; try c, z or more room"
 _ALMOST: Final = 0.99
 """Share of the scope from which the chart shows all of it."""
-
-_GAPS_SHOWN: Final = 1000
-"""Of the time shown: shorter gaps aren't stopped at."""
 
 _timeline = partial(action, TIME, view="timeline")
 _timelines = actions(TIME, view="timeline")
@@ -121,9 +119,9 @@ async def _to_activity(screen: Explorer, step: int) -> None:
 
 @_timelines("""
     next_gap: 1 | J | Next gap and its host | gap
-        Timeline: move the cursor to the next gap on the lane's GPU, of those that last a thousandth
-        of the time shown; below the lanes stands what the host does in it. From elsewhere: open the
-        timeline at the longest gap of the scope.
+        Timeline: move the cursor to the next gap on the lane's GPU, of those that are longer than
+        what is usual between launches, or else the longest; below the lanes stands what the host
+        does in it. From elsewhere: open the timeline at the longest gap of the scope.
     previous_gap: -1 | K | Previous gap and its host
         Timeline: move the cursor to the previous gap on the lane's GPU.
     """)
@@ -140,11 +138,17 @@ async def _to_gap(screen: Explorer, step: int) -> None:
         return
     gpu = int(lanes.owners[lanes.lanes.index(_lane(screen))].removeprefix("GPU "))
     seen = lanes.seen
-    args = run.origin_ns + seen.at_ns, step, max(seen.length_ns // _GAPS_SHOWN, 1)
-    found = await run_in_thread(gaps.next_gap, run, gpu, *args)
+    args = run.origin_ns + seen.at_ns, step, seen.length_ns
+    found = await run_in_thread(gaps.gap_to_stop_at, run, gpu, *args)
     if found is None:
-        where = "after" if step > 0 else "before"
-        raise UsageError(f"no gap of a thousandth of this time {where} the cursor; + zooms in")
+        longest = await run_in_thread(gaps.longest_of_gpu, run, gpu)
+        if longest is None:
+            raise UsageError(f"GPU {gpu} is never idle between two activities")
+        at_ns = longest.begin_ns - run.origin_ns
+        raise UsageError(
+            f"GPU {gpu} isn't idle {'after' if step > 0 else 'before'} the cursor; its longest "
+            f"gap, {time_text(longest.length_ns)}, is at {time_text(at_ns)}"
+        )
     await _show(screen, pointing(seen, found.middle_ns - run.origin_ns))
 
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import HeatMap, Icicle, IcicleRow
 from chopper_core.model.phrases import level_title
+from chopper_core.model.table import UNLABELLED
 from chopper_core.model.units import time_text
 from chopper_core.render.cells import (
-    UNLABELLED,
     cell_width,
     crumb,
     display_name,

@@ -377,9 +377,13 @@ class Explorer(ScreenParts):
             return
         if self.view == view and self.run is run:
             # A cursor that still waits on the first row is on the first of the sorted ones.
+            here = self.listing
+            is_chosen = bool(self.table.cursor) or self._holder is here
             if self.table.cursor:
                 self.trail = self.here
             self.show(data)
+            if is_chosen and self.listing is not here:
+                self.give_keys(here)  # What arrives takes no keys from where a person is.
 
     def show_marks(self) -> None:
         self.table.mark(marked_in(self.marks, self.view, self.frame.level))
@@ -389,7 +393,12 @@ class Explorer(ScreenParts):
     def move(self, rows: int) -> None:
         """Move the cursor; past the last row of the table it is on the cards, and back."""
         table, cards, here = self.table, self.cards, self.listing
-        if here is cards and cards.cursor + rows < 0 and not self.shows_sentences:
+        lanes = self.lanes
+        if here is table and lanes is not None and rows < 0 and not table.cursor:
+            # Above the first lane stands the straggler's, where it has no room at its own place.
+            if lanes.late and self.picture_pane.is_above(lanes.late):
+                table.move_to_label(lanes.late)
+        elif here is cards and cards.cursor + rows < 0 and not self.shows_sentences:
             self.give_keys(table)
             table.move_to(table.rows - 1)
         elif here is table and rows > 0 and table.cursor == table.rows - 1 and cards.takes_keys:

@@ -19,6 +19,7 @@ from chopper_core.model.view import ALL_TIME, View
 from chopper_core.render.cells import SENTENCES, ColumnText, column_texts
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.escape import clean
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.signal_charts import SignalChart, signal_chart
@@ -283,6 +284,16 @@ class PicturePane(DrawnPane, Dragging, Listing):
     @property
     def room(self) -> int:
         return self.size.width - 2
+
+    def is_above(self, lane: str) -> bool:
+        """Whether a lane is drawn above the one with the cursor."""
+        for line in self.drawn:
+            text = "".join(text for text, _ in line).lstrip()
+            if text.startswith(self.glyphs.cursor):
+                return False
+            if text.startswith(f"{clean(lane)} "):
+                return True
+        return False
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor there; a button that is released elsewhere clicked nothing."""

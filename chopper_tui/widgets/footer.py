@@ -19,6 +19,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.phrases import count, level_title
 from chopper_core.model.units import moment_text, moment_unit
+from chopper_core.model.view import RUN_LEVEL
 from chopper_core.render import cells
 from chopper_core.render.cells import beginning, cell_width, wrapped
 from chopper_core.render.glyphs import Glyphs
@@ -35,6 +36,10 @@ _MORE: Final = " (!)"
 _MAX_OFFERED: Final = 40
 _WIDE: Final = 110
 """Cells from which the base of the figures has room next to the definition of a column."""
+
+
+_LEAST_NAME: Final = 8
+"""Cells of a name that still tell it from others."""
 
 
 class Status(Pane):
@@ -199,6 +204,9 @@ class KeyLine(Pane):
         able = self.able
         own = [action for action in able if action.view]
         general = [action for action in able if not action.view]
+        if self.explorer.frame.level == RUN_LEVEL:
+            # Runs are there to be marked and compared.
+            general.sort(key=lambda each: each.id not in ("enter", "mark", "compare"))
         shown = [*general[:2], *own, *general[2:]] if own else general
         hints = [self._hint(action) for action in shown]
         sizes = [2 + sum(cell_width(text) for text, _ in hint) for hint in hints]
@@ -248,24 +256,48 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
     at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
         if at.gap_ns is not None and at.host is not None:
-            host = f"; host: {clean(at.host)}"
             queue = "" if at.queue is None else f", {at.queue} in queue"
-            gap = f"{clean(frame.labels[row])}: idle {_time(at.gap_ns)}{queue}{host}"
-            return cells.beginning(gap, width, glyphs)
+            gap, host = f"{clean(frame.labels[row])}: idle {_time(at.gap_ns)}{queue}", "; host: "
+            room = width - 2 - cell_width(gap + host)
+            does = _named_times(clean(at.host), room, glyphs)
+            return f"{gap}{host}{does}" if does else gap
         rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
         waiting = "" if at.queue is None else f", {at.queue} in queue"
         return f"{clean(frame.labels[row])}: idle here{waiting}{rest}"
-    parts = [] if at.operation is None else [clean(at.operation)]
-    if at.layer is not None:
-        parts.append(f"L{at.layer}")
+    parts = [] if at.layer is None else [f"L{at.layer}"]
     parts.append(f"{_time(at.duration_ns)} at {_time(at.start_ns)}")
     if at.mhz is not None:
         parts.append(f"{at.mhz:.0f} MHz")
     if at.queue is not None:
         parts.append(f"{at.queue} in queue")
     line = "  ".join(parts)
-    room = max(width - cell_width(line) - 4, 8)
-    return f"{line}  {cells.elide(cells.display_name(at.kernel, 'kernel'), room, glyphs)}"
+    if at.operation is not None:
+        name, room = clean(at.operation), width - cell_width(line) - 4
+        if room >= min(cell_width(name), _LEAST_NAME):
+            line = f"{cells.elide(name, room, glyphs)}  {line}"
+    room = width - cell_width(line) - 4
+    name = cells.elide(cells.display_name(at.kernel, "kernel"), room, glyphs)
+    return f"{line}  {name}" if room >= _LEAST_NAME else line
+
+
+def _named_times(text: str, width: int, glyphs: Glyphs) -> str:
+    """`copy_ 1.2 ms, launch calls 9 µs` in a width: names give way, figures don't, or go with
+    their name, the last first."""
+    if cell_width(text) <= width:
+        return text
+    parts = [each.rsplit(" ", 2) for each in text.split(", ")]
+    while parts:
+        figures = [" ".join(["", *figure]) for _, *figure in parts]
+        room = width - sum(map(cell_width, figures)) - 2 * (len(parts) - 1)
+        if room >= _LEAST_NAME * len(parts):
+            break
+        parts.pop()
+    names = [name for name, *_ in parts]
+    longest = max(map(cell_width, names), default=0)
+    while sum(min(cell_width(name), longest) for name in names) > room:
+        longest -= 1
+    cut = (cells.elide(name, longest, glyphs) for name in names)
+    return ", ".join(name + figure for name, figure in zip(cut, figures, strict=False))
 
 
 def _time(ns: int) -> str:

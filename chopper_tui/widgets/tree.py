@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from textual import events
 
 from chopper_core.model.run import Run
+from chopper_core.model.table import UNLABELLED
 from chopper_core.model.view import View, with_view
-from chopper_core.render.cells import UNLABELLED, crumb, display_name, pad
+from chopper_core.render.cells import crumb, display_name, pad
 from chopper_core.util.escape import clean
 from chopper_core.views.query import query
 from chopper_tui.draw.pieces import Line, Pieces, fit, short_number

@@ -440,4 +440,4 @@ async def test_without_a_gap_the_key_says_so() -> None:
         await at.command("next-gap")
         assert "no GPU is idle in the scope" in at.status
         await at.press("2", "J")
-        assert "no gap of a thousandth of this time after the cursor" in at.status
+        assert "GPU 0 is never idle between two activities" in at.status
