@@ -22,7 +22,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import gpus_in_short, one_line
+from chopper_core.findings.titles import gpus_in_short, one_line, up_to_clock
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import Hardware
@@ -166,7 +166,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
     matrix, others = _compute_ns(context) if measured else (0.0, 0.0)
     for signal in measured:
         mhz, nominal = _mean(context, signal), clocks[signal]
-        lower = 1 - mhz / nominal
+        lower, aim, of = 1 - mhz / nominal, nominal, ""
         if signal == "mem_mhz":
             limit, saving, change = MEMORY_BELOW, others * lower, f"memory x{1 - lower:.4f}"
             why = "work without matrix products depends on it: it loses"
@@ -176,8 +176,8 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
             limit, saving, change = BELOW_WITH_POWER, matrix * lower, f"clock={nominal:.0f}"
             why = f"though compute draws {percent(power)} of the power limit: matrix kernels lose"
         else:
-            usual = USUAL.share * nominal
-            limit, saving, change = BELOW_NOMINAL, matrix * (1 - mhz / usual), f"clock={usual:.0f}"
+            aim, of = USUAL.share * nominal, "a usual "
+            limit, saving, change = BELOW_NOMINAL, matrix * (1 - mhz / aim), f"clock={aim:.0f}"
             why = f"about {percent(1 - USUAL.share)} is usual under full load: beyond that matrix "
             why += "kernels lose"
         if lower > limit.share:
@@ -189,9 +189,10 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 sinks += f" over {len(context.iterations)} steps"
                 when = ", drifting down" if drift[1] < drift[0] else ", drifting up"
             found = context.finding(
-                one_line(f"{name} run at {mhz:,.0f} of {nominal:,.0f} MHz", when),
+                one_line(f"{name} run at {mhz:,.0f} of {of}{aim:,.0f} MHz", when),
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
-                f"({mhz:,.0f} vs {nominal:,.0f} MHz){sinks}, {why} {time(saving)}{context.each}",
+                f"({mhz:,.0f} vs {nominal:,.0f} MHz){sinks}, {why} {time(saving)}{context.each}; "
+                f"{up_to_clock(aim)}",
                 context.with_signal(signal, f"mean_{signal}"),
                 Cost.CLOCK if signal == "gfx_mhz" else Cost.KERNELS,
                 saving,

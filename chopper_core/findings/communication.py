@@ -243,6 +243,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
+    cost_ns = max(each - waiting, 0.0)
     run, compared = context.run, context.compared
     rows, alone = run.memo(
         ("exposed transfers", compared),
@@ -254,12 +255,17 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     names, owner = context.together("operation", "phase")
     parts = list(largest_parts(context, "operation", names, sums_of(per_cell, owner)))
     operations, of_cell = context.together("operation")
-    largest = int(operations[sums_of(per_cell, of_cell).argmax(), 0])
+    waits = sums_of(
+        chosen.member_exposed_ns,
+        first_equal(operations[:, 0], chosen.table.operation[chosen.rows].astype(np.int64)),
+        len(operations),
+    )
+    largest = int(operations[(sums_of(per_cell, of_cell) - waits).argmax(), 0])
     is_complete = bool(chosen.complete.all())
-    wait = ""
+    wait, cost_share = "", percent(cost_ns / context.usual_ns)
     if waiting:
         wait = f"; {time(waiting)} of it is waiting for GPUs that come later, and the other "
-        wait += f"{time(max(each - waiting, 0.0))} is what it costs"
+        wait += f"{time(cost_ns)} ({cost_share}) is what it costs"
     if not is_complete:
         wait += "; how much of it is waiting is unknown for collectives with missing ranks"
     share = percent(each / context.usual_ns)
@@ -267,14 +273,14 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     usual = " usual" if context.irregular else ""
     yield context.finding(
         one_line(
-            f"exposed communication takes {share} of the{usual} step",
+            f"exposed communication costs {cost_share} of the{usual} step",
             f", mostly {name}" if name not in _UNNAMED else "",
         ),
         f"exposed communication takes {time(each)}{context.per_gpu} "
         f"({share}): {', '.join(parts[:_MAX_LISTED])}{wait}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
-        max(each - waiting, 0.0),
+        cost_ns,
         is_measured=is_complete,
         total_ns=total,
     )

@@ -282,7 +282,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         # The view of ranks compares the same kernels, not more of them.
         evidence = replace(pivot(context.at(**labels), "gpu"), columns=_WORK, sort=f"-{_WORK[0]}")
     when, short = recurrence(late.when, leads.iterations), late_in_short(leads, late)
-    every = f" in all {len(leads.iterations)} steps" if len(leads.iterations) > 1 else ""
+    every = f", in all {len(leads.iterations)} steps" if len(leads.iterations) > 1 else ""
     is_first = is_once and leads.iterations[late.when[0]] == context.all_iterations.min()
     first = ", the first one, which may warm up" if is_first else ""
     return context.finding(

@@ -20,7 +20,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import of_name, one_line, shortened
+from chopper_core.findings.titles import of_name, one_line, shortened, up_to_clock
 from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
 from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.phrases import listed, percent, time
@@ -96,7 +96,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     hardware = context.run.hardware
     nominal = ""
     if name == "frequency_ns" and hardware is not None:
-        nominal = f" (nominal: {hardware.clock_mhz:,.0f} MHz)"
+        nominal = f"; {up_to_clock(hardware.clock_mhz)}, the nominal clock"
     change = "no contention"
     if name != "contention_ns":
         change = f"compute x{1 - size / max(_compute_ns(context, gpus), 1):.4f}"

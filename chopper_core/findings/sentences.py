@@ -41,7 +41,10 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     if time(round(cost)) not in text:
         text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
     why = _why_saving(context, finding)
-    sentences = [text, why, _QUOTED if why and finding.saving_ns else ""]
+    quoted = _QUOTED
+    if finding.evidence.name == "ranks":
+        quoted += f"; lag and delay say how late GPU {finding.gpu} is, waits are time of the others"
+    sentences = [text, why, quoted if why and finding.saving_ns else ""]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
     return ". ".join(filter(None, sentences))

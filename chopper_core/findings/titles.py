@@ -39,6 +39,11 @@ def shortened(text: str, most: int = MAX_NAME) -> str:
     return f"{text[: most - 1 - tail]}…{text[-tail:] if tail else ''}"
 
 
+def up_to_clock(mhz: float) -> str:
+    """What the cost and the saving of a low clock are measured against, in a sentence."""
+    return f"cost and saving are those up to {mhz:,.0f} MHz"
+
+
 def gpus_in_short(context: FindingsContext, gpus: Sequence[int]) -> str:
     """GPUs by at most three numbers, else by what they are all of, else how many they are."""
     if len(gpus) == len(context.gpus) > 1:

@@ -74,19 +74,19 @@ _LEAST_BAR: Final = 0.005
 """Of all exposed time: an operation that waits less has no bar."""
 _LEVEL_OF: Final = {"kind": "operation"}
 """Split → level of the tree, where their names differ."""
-_DURATIONS: Final = ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
+_DURATIONS: Final = ("hidden_ns", "median_ns", "p95_ns", "max_ns")
 _OF_GPU: Final = (
     *("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "collectives", "arrival_lag_ns"),
-    *("wait_pct", "exposed_pct", "hidden_pct", *_DURATIONS),
+    *("wait_pct", "exposed_pct", "hidden_pct", "exposed_comm_ns", *_DURATIONS),
 )
 _OF_RANKS: Final = (
-    *("wait_ns", "wait_pct", "bus_gbps", "last_gpu", "last_pct", "collectives"),
+    *("exposed_comm_ns", "wait_ns", "wait_pct", "bus_gbps", "last_gpu", "last_pct", "collectives"),
     *("exposed_wait_ns", "median_transfer_ns", "median_skew_ns", "exposed_pct", "hidden_pct"),
     *("moved_bytes", "algo_gbps", *_DURATIONS, "outliers"),
 )
 _UNMATCHED: Final = (
     *("collectives", "exposed_comm_ns", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes"),
-    *(*_DURATIONS[1:], "outliers"),
+    *(*_DURATIONS, "outliers"),
 )
 _OF_OPERATIONS: Final = (
     *("exposed_comm_ns", "exposed_pct", "exposed_wait_ns", "collectives", "hidden_ns"),
@@ -202,7 +202,9 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     elif is_gpu:
         shown = _OF_GPU
     elif by in ("kind", "group"):
-        sort = "-wait_ns" if found.complete.any() else "-exposed_comm_ns"
+        # By what the headline says first: what is exposed, or where all is hidden, what waits.
+        is_hidden = found.complete.any() and not run.table.exposed_comm_ns[rows].any()
+        sort = "-wait_ns" if is_hidden else "-exposed_comm_ns"
     return table_view(
         view,
         Partition(by, labels, nodes, whole),

@@ -163,6 +163,11 @@ def scale_ends(known: Float64) -> tuple[float, float]:
     )
 
 
+def begins_at(text: str) -> str:
+    """What a title says of a value axis that doesn't begin at zero: where it begins."""
+    return f", axis from {text}"
+
+
 def area_ends(low: float, high: float) -> tuple[float, float]:
     """The ends of an axis whose areas begin at zero, unless what is below them would be most of it:
     then the title of its chart says where they begin."""

@@ -18,7 +18,15 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import distinct, quantiles_along, run_mask
-from chopper_tui.draw.axes import ASCII, Axis, area_ends, around, axis_shares, framed_lines
+from chopper_tui.draw.axes import (
+    ASCII,
+    Axis,
+    area_ends,
+    around,
+    axis_shares,
+    begins_at,
+    framed_lines,
+)
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     UNLIMITED,
@@ -229,7 +237,7 @@ def _ends(chart: LineChart) -> tuple[float, float]:
 def _begins(chart: LineChart) -> str:
     """What the title says where the areas of a chart don't begin at zero."""
     low = _ends(chart)[0] if _is_area(chart) else 0.0
-    return f", from {short_number(low)}" if low else ""
+    return begins_at(short_number(low)) if low else ""
 
 
 def _far_peers(chart: LineChart, peers: Float64) -> list[int]:

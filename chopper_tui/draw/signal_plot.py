@@ -67,7 +67,7 @@ def plot_headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
         part = f" of {chart.there}" if chart.there > len(chart.gpus) else ""
         parts[0] += f" of {len(chart.gpus)}{part} GPUs"
     if (low := value_range(chart)[0]) > 0:
-        parts[0] += f", from {signal.scale.number(low)}"
+        parts[0] += axes.begins_at(signal.scale.number(low))
     parts += _figures(chart, chart.values) or ["not known here"]
     outlier = _outlier(chart)
     if outlier is not None:

@@ -59,7 +59,7 @@ def part_at(cell: Cell) -> int | None:
 def steps_title(steps: StepBars, glyphs: Glyphs) -> Line:
     numbers, (low, _) = steps.numbers, _ends(steps)
     more = f"  median {whole_text(median_of(numbers))} of {count(len(numbers), 'step')}"
-    more += f", from {whole_text(low)}" if low else ""
+    more += axes.begins_at(whole_text(low)) if low else ""
     title: Line = [(f" {steps.title} {steps.unit}", "strong")]
     title += [(f"  last {whole_text(numbers[-1])}", "text"), (more, "dim")]
     marks: Line = [(f"  {_mark(glyphs)}", "third"), (" traced", "dim")]

@@ -54,7 +54,7 @@ def headline(low: float, high: float, unit: str) -> tuple[str, float]:
 )
 def test_an_area_begins_at_zero_or_says_where(low: float, high: float, unit: str) -> None:
     text, begin = headline(low, high, unit)
-    said = re.search(r", from ([\d.]+)", text)
+    said = re.search(r", axis from ([\d.]+)", text)
     assert begin == (0.0 if said is None else pytest.approx(float(said[1]), rel=0.01))
     # Where most of it would be below the axis' first value, it is shown from zero.
     assert (said is None) == (low < 0.6 * high)

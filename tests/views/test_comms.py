@@ -12,8 +12,10 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.query import query
+from chopper_tui.draw.table import plan
 from tests.support import Row, rows_of, run_of
 
 FACTOR = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8}
@@ -332,3 +334,14 @@ def test_exposed_time_belongs_to_the_operation_that_follows() -> None:
     # The end of the trace is no operation.
     found = query(run_of([rows[0], rows[1]]), parse("R?view=comms"))
     assert found.headline == ("0.1 µs exposed", "1 collective: 1 all_reduce")
+
+
+@pytest.mark.parametrize("scope", ["", ":gpu=1", ":gpu=1/iteration=11"])
+def test_the_order_is_by_what_the_headline_says_first(run: Run, scope: str) -> None:
+    """What is exposed comes first, beside what waits, in the narrowest terminal too."""
+    found = query(run, parse(f"R{scope}?view=comms"))
+    assert "exposed" in found.headline[0].partition("·")[0]
+    shown = [column.name for column in plan(found, 80, UNICODE).columns]
+    assert shown[:2] == ["exposed_comm_ns", "wait_ns"]
+    exposed = [found.row(row)["exposed_comm_ns"] for row in range(len(found))]
+    assert exposed == sorted(exposed, reverse=True) and exposed[0]

@@ -294,7 +294,7 @@ def test_a_small_run_without_determinism_is_beyond_it(small: dict[str, Run]) -> 
 def test_views_without_a_comparison_say_so(both: Run, name: str) -> None:
     frame = query(both, parse(f"R?view={name}&base=flat"))
     said = any("this view ignores the baseline" in note for note in frame.notes)
-    assert said is (name in ("power", "kernels"))
+    assert said is (name == "power")
 
 
 def test_a_scope_without_compute_has_no_matched_kernels() -> None:

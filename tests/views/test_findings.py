@@ -115,7 +115,9 @@ def found(run: Run, rule: str = "", scope: str = "") -> list[dict[str, Any]]:
     """
     frame = findings(run, scope)
     rows = [
-        frame.row(number) | {"said": frame.row(number)["detail"], "at": frame.addresses(number)}
+        frame.row(number)
+        | {"name": frame.labels[number], "said": frame.row(number)["detail"]}
+        | {"at": frame.addresses(number)}
         for number in range(len(frame))
     ]
     for row in rows:
@@ -172,6 +174,11 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     assert slower == near(1 - mhz[own] / usual)
     assert row["confidence"] == "high"
     assert row["at"] == "R?view=ranks&sort=-delay_ns"
+    # Of its many figures it says which is the step's.
+    quoted = "Quote what it saves: a step gets shorter by that"
+    assert f"{quoted}; lag and delay say how late GPU {own} is" in row["said"]
+    notes = query(run, parse(row["at"])).notes
+    assert any("costs the step is what its finding saves" in note for note in notes)
     assert only(run, "throttled")["said"].startswith(f"GPU {own} is throttled 8")
 
 
@@ -181,14 +188,20 @@ def test_exposed_communication(run: Run, truth: dict[str, Any], other_run: Run) 
     row = only(run, "exposed")
     assert row["gpu_time_ns"] == near(total)
     assert f"takes {total / 16e6:.4g} ms per GPU and step" in row["said"]
-    # Named is the operation with the most of it in all phases, not the largest part in a phase.
+    # Named is the operation with the most of it in all phases, not the largest part in a phase:
+    # of what the finding costs, which is without waiting, as is the share in its title.
     table, exposed = run.table, Counter[str]()
     for place in np.flatnonzero(np.isin(table.iteration, (11, 12))):
         exposed[table.text_of("operation", table.operation[place])] += table.exposed_comm_ns[place]
-    titles = query(run, parse("R?view=findings")).labels
-    assert any(
-        each.endswith(f" of the step, mostly {exposed.most_common(1)[0][0]}") for each in titles
-    )
+    waits = query(run, parse("R?view=comms&by=kind&columns=exposed_wait_ns"))
+    for place, label in enumerate(waits.labels):
+        exposed[label] -= round(16 * waits.row(place)["exposed_wait_ns"])
+    assert row["cost_ns"] == near(exposed.total() / 16)
+    step_ns = query(run, parse("R?view=overview")).total["iteration_ns"]
+    share = f"{100 * row['cost_ns'] / step_ns:.1f} % of the step"
+    name = exposed.most_common(1)[0][0]
+    assert row["name"] == f"Exposed communication costs {share}, mostly {name}"
+    assert f"({share.partition(' of')[0]}) is what it costs" in row["said"]
     # Most of it waits for GPU 5, whose own is at the ends of the step: hiding it saves little, and
     # nothing hides more than all of it.
     assert 0 <= row["saving_low_ns"] < row["saving_ns"] == row["saving_high_ns"] < total / 160
@@ -526,6 +539,12 @@ def test_clocks_below_nominal_with_power_to_spare(
         run = clocked(run, name, np.full(len(run.table), float(value)))
     said = found(run, "low-clock")
     assert [says is not None and says in row["said"] for row in said] == [True] * (says is not None)
+    for row in said:
+        # The title, the sentence and the question of the replay have one clock.
+        aim = 2_100 if power_w < 500 else 1_680
+        assert f"cost and saving are those up to {aim:,} MHz" in row["said"]
+        assert row["name"].endswith(f"{aim:,} MHz"), row["name"]
+        assert row["remedy"] in (None, f"clock={aim}"), row["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from chopper_core.columns import (
     Metric,
     Reduces,
     Values,
-    column,
+    columns,
     computed_column,
     metric_named,
 )
@@ -200,14 +200,20 @@ _OWN: Final = (
 # fmt: on
 RUN_COLUMNS: Final = {each.metric.name: each for each in _OWN}
 """The figures of a run by name, the most important first."""
-GPUS: Final = column("""gpus | | GPUs
-    The number of GPUs with data.""")
-STATUS: Final = column("""status | | status
-    ok; short: no complete step; partial: some files, or parts of them, can't be read;
-    failed: none can.""")  # fmt: skip
-REASON: Final = column("""reason | | reason
-    Why a run is short, partial or failed.
-    missing: the run is ok""")  # fmt: skip
+_OF_A_RUN: Final = columns(
+    """
+    gpus | | GPUs
+        The number of GPUs with data.
+    status | | status
+        ok; short: no complete step; partial: some files, or parts of them, can't be read;
+        failed: none can.
+    reason | | reason
+        Why a run is short, partial or failed.
+        missing: the run is ok
+    """,
+    source="runs",
+)
+GPUS, STATUS, REASON = (_OF_A_RUN[name] for name in ("gpus", "status", "reason"))
 _TRAFFIC: Final = tuple(f"{link}_{way}_step_bytes" for link in LINKS for way in ("in", "out"))
 SHOWN_ON_REQUEST: Final = (
     *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz", "hfu_pct"),

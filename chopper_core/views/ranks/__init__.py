@@ -314,6 +314,11 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
             f"{unmatched} of {unmatched + matched} compute activities have no match "
             "on all GPUs at the same point of the step and are left out"
         )
+    if stand.stragglers:
+        sentences.append(
+            "what a straggler costs the step is what its finding saves: lag and delay say how late "
+            "it is, waits are time of the other GPUs"
+        )
     chosen = stand.collectives
     if chosen is not None and chosen.spread_ns is not None:
         sentences.append(f"{ends_within(chosen.spread_ns)}: lags are known no better")
