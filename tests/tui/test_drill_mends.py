@@ -172,3 +172,10 @@ async def test_findings_that_arrive_take_no_keys_from_a_row_that_was_chosen(is_m
 def test_processors_without_ranks_say_so() -> None:
     notes = query(measured_run(), View("sample.json", name="cpu")).notes
     assert "the samples don't say which rank or thread ran on a processor" in notes
+
+
+async def test_after_the_last_gap_the_key_names_the_longest() -> None:
+    run = run_of([Row(0, 1_000_000), Row(9_000_000, 1_000_000)], name="R")
+    async with explorer((80, 24), run, View("R")) as at:
+        await at.press("2", "J", "J")
+        assert "GPU 0 isn't idle after the cursor; its longest gap, 8" in at.status
