@@ -224,7 +224,7 @@ class KeyLine(Pane):
         """The first key, the other one of a pair, and the word; each with its action."""
         key = action.keys[0] if self.glyphs.is_ascii else key_name(action.keys[0])
         if action.id == "previous_tab":
-            # The digit of the place opens the next tab.
+            # The digit of the place opens its next tab.
             place, own = self.explorer.place, _PAIRS.get(key, key)
             return (place, "view"), (f" {own}", action.id), (f" {action.hint}", action.id)
         first, space, second = _PAIRS.get(key, key).partition(" ")
