@@ -282,6 +282,9 @@ def _uneven(context: FindingsContext, known: list[int]) -> _TwoLengths | None:
         short, long = lengths[place : place + 2]
         is_apart = long > short * max(1 + UNEVEN.share, short / lengths[0])
         is_long = (each > short) & is_apart
+    # A GPU's first step may begin with its first activity, without what it waited for before.
+    if np.array_equal(numbers[~is_long], step.iterations[:1]):
+        is_long &= each > (1 + UNEVEN.share) * step.times_ns[:, 0].max()
     if is_long.any():
         return _TwoLengths(numbers, each, is_long)
     if len(each) < FEWEST.value or len(known):

@@ -10,8 +10,10 @@ import pytest
 
 from chopper_core.analyses.asked import Steady, answer_of, change_of
 from chopper_core.model.view import View
+from chopper_core.views.query import query
 from tests.jobs import CASES, Cause, clean, planted, simulated, words_of
 from tests.programs.bench.causes import findings_of
+from tests.support import Row, run_of
 
 STYLES = ("ddp", "fsdp", "tp", "pp", "accumulating")
 
@@ -104,3 +106,18 @@ def test_two_causes_are_found_with_what_each_costs(
         ]
         assert savings, (case.name, [each.detail for each in found])
         assert min(abs(each / cost - 1) for each in savings) < 0.2
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_first_step_that_begins_with_its_first_activity_is_no_short_one(waits: bool) -> None:
+    """GPU 1 waits for GPU 0 at the begin of each step: of the first one the trace doesn't show it.
+    Where GPU 0 is faster in the first step, too, the others do take longer."""
+    ms, begin, rows = 1_000_000, 0, []
+    for iteration in range(3):
+        first = 50 if waits or iteration else 20
+        rows.append(Row(begin * ms, first * ms, gpu=0, iteration=iteration))
+        rows.append(Row((begin + first) * ms, 45 * ms, gpu=1, iteration=iteration))
+        rows.append(Row((begin + first + 45) * ms, 5 * ms, gpu=0, iteration=iteration))
+        begin += first + 50
+    titles = query(run_of(rows), View("R", name="findings")).labels
+    assert any("longer" in title or "as long" in title for title in titles) is not waits
