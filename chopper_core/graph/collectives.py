@@ -313,7 +313,7 @@ def transfer_pairs(found: Collectives) -> Index:
     pairs = np.stack([first, first + 1], axis=1)
     labels = [group[own], *(each[rows] for each in (table.gpu, table.stream, table.phase))]
     side = combined(labels)[1]
-    for ways in combined(np.sort(side[pairs], axis=1).T)[0].tolist():
+    for ways in combined(list(np.sort(side[pairs], axis=1).T))[0].tolist():
         places = [np.flatnonzero(side == way) for way in ways]
         if len(places[0]) != len(places[1]):
             continue
