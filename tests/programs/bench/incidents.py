@@ -388,7 +388,8 @@ class Run:
                 acts = [e for e in rank.events if e.get("cat") in ACTIVITIES]
                 begin = min(e["ts"] for e in acts)
                 # Where nothing else shows steps, their optimizer does.
-                steps = [e for e in rank.events if OPTIMIZER.match(str(e.get("name")))]
+                notes = (e for e in rank.events if e.get("cat") == "user_annotation")
+                steps = [e for e in notes if OPTIMIZER.match(str(e["name"]))]
                 whole = max(e["ts"] + e["dur"] for e in acts) - begin
                 spans.append(whole / max(len(steps), 1))
         return sum(spans) / len(spans)
