@@ -24,7 +24,7 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.model.phrases import listed, percent, time
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import combined, sums_of
+from chopper_core.util.grouping import combined, run_mask, sums_of
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import MATRIX_CLASSES
 
@@ -44,6 +44,8 @@ UNFUSED: Final = threshold("""softmax of its own | 1.5 | % of the step
 _LARGE_BYTES: Final = 1 << 22
 """Of a kernel: launch and latency bound smaller ones."""
 _MAX_LISTED: Final = 3
+_MOST_BETWEEN: Final = 8
+"""Kernels between two products of attention: scale, mask, casts, softmax, dropout."""
 _COPIES: Final = late(
     r"direct_copy|float\w*_copy_kernel|copy_device_to_device|transpose|contiguous|CatArrayBatchedCopy"
 )
@@ -231,27 +233,55 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
     "unfused-attention",
     of_durations=True,
     group=Group.BETTER,
-    cost="time of the softmax kernels, mean over GPUs",
-    holds=(0.5, 2.5),
+    cost="time of the softmax kernels, and of what runs between the products around them, mean "
+    "over GPUs",
+    holds=(0.5, 2.0),
     thresholds=(UNFUSED,),
 )
 def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     """Attention whose softmax is a kernel of its own, as where it isn't fused."""
     table, rows = context.table, _rows_that_compute(context)
+    rows = rows[np.lexsort((table.start_ns[rows], table.stream[rows], table.gpu[rows]))]
     is_softmax = np.array([bool(_SOFTMAX.search(each)) for each in table.names], np.bool_)
-    rows = rows[is_softmax[table.kernel[rows]]]
+    own = np.flatnonzero(is_softmax[table.kernel[rows]])
+    each = len(own) / max(context.spots, 1)
+    alone = float(table.duration_ns[rows[own]].sum())
+    if each < FEWEST.value or context.share(context.per_iteration(alone)) < UNFUSED.share:
+        return
+    named = _named(context, rows[own], table.duration_ns[rows[own]].astype(np.float64), "kernel")
+    rows = rows[_between_products(context, rows, own)]
     took = table.duration_ns[rows].astype(np.float64)
     cost = context.per_iteration(float(took.sum()))
-    each = len(rows) / max(context.spots, 1)
-    if each < FEWEST.value or context.share(cost) < UNFUSED.share:
-        return
-    named = _named(context, rows, took, "kernel")
     yield _less(
         context,
-        one_line(f"attention isn't fused: its softmax alone takes {time(cost)} a step"),
+        one_line(f"attention isn't fused: its softmax and casts take {time(cost)} a step"),
         f"{each:,.0f} softmax kernels a step run on their own, as fused attention has none: "
-        f"{listed(named, _MAX_LISTED)}; products, masks and casts around them would go, too",
+        f"{listed(named, _MAX_LISTED)}; with the masks, casts and copies next to them, between the "
+        f"products before and after, they take {time(cost)}{context.per_gpu}; fused products "
+        "would not write what is between them, either",
         rows,
         took,
         "kernel",
     )
+
+
+def _between_products(context: FindingsContext, rows: Index, own: Index) -> Index:
+    """The places of some activities and of those around them, up to the products before and after
+    on their stream; of those without near products, their own."""
+    table, count = context.table, len(rows)
+    of_name = context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]
+    begins = run_mask(table.gpu[rows], table.stream[rows], table.iteration[rows])
+    ends = of_name | begins
+    place = np.arange(count)
+    before = np.maximum.accumulate(np.where(ends, place, 0))
+    after = np.minimum.accumulate(np.where(of_name, place, count)[::-1])[::-1]
+    is_near = of_name[before[own]] & (after[own] - before[own] <= _MOST_BETWEEN + 1)
+    is_near &= (after[own] < count) & (before[after[own] - 1] == before[own])
+    is_near &= ~np.append(begins, True)[after[own]]
+    changes = np.zeros(count + 1, np.int64)
+    near = own[is_near]
+    np.add.at(changes, before[near] + 1, 1)
+    np.add.at(changes, after[near], -1)
+    inside = np.cumsum(changes)[:count] > 0
+    inside[own] = True
+    return np.asarray(np.flatnonzero(inside), np.intp)

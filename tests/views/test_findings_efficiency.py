@@ -64,6 +64,13 @@ def test_attention_with_a_softmax_of_its_own_isnt_fused() -> None:
     softmax = "void softmax_warp_forward<float, float, float, 12, false, true>"
     row = row_of(steps_of([("mm", GEMM, 90 * US), ("sdpa", softmax, 5 * US)]), "unfused-attention")
     assert row is not None and row["cost_ns"] == 8 * 5 * US
+    # Between the two products, not what comes after them.
+    cast = "void at::native::bfloat16tofloat32_copy_kernel"
+    parts = [("scores", GEMM, 90), ("to", cast, 4), ("softmax", softmax, 5), ("drop", "dropout", 2),
+             ("values", GEMM, 90), ("norm", "layer_norm", 20)]  # fmt: skip
+    run = steps_of([(name, kernel, us * US) for name, kernel, us in parts])
+    row = row_of(run, "unfused-attention")
+    assert row is not None and row["cost_ns"] == 8 * (4 + 5 + 2) * US
     loss = "void cunn_SoftMaxForward<8, float, float, float, LogSoftMaxForwardEpilogue>"
     run = steps_of([("mm", GEMM, 90 * US), ("cross_entropy", loss, 5 * US)])
     assert row_of(run, "unfused-attention") is None
