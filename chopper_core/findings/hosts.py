@@ -43,6 +43,7 @@ from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,
+    combined,
     distinct,
     first_equal,
     medians_along,
@@ -62,7 +63,8 @@ NAMED_LATE: Final = threshold(
 NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the step
     the same as for a straggler""")
 STALL: Final = threshold("""stall of a host, whatever it does | 5 | % of the step
-    no operator takes a host as long; a lock, a file or another process does""")
+    on most GPUs in most steps; no operator takes a host as long, but a lock, a file or another
+    process does""")
 LAUNCH_LATE: Final = threshold("""launch latency (idle_latency_ns) | 5 | % of the phase
     a launch takes 4 to 8 µs to reach the GPU; if that shows at all, kernels are short or the
     queue runs empty""")
@@ -140,6 +142,8 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         cost = context.per_iteration(float(own.ns.sum()))
         if not len(own) or context.share(cost) < NAMED_COST.share:
             continue
+        if what not in NEEDLESS and 2 * _spots_of(context, own) < context.spots:
+            continue  # What stalls now and then is a late host.
         where, _, there = _mostly_in(context, own)
         cells, part = _cells_with(context, own.take(there))
         if where.startswith(" on GPU") or not cells.any():
@@ -161,6 +165,12 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
                 changes=(f"host x{1 - part:.4f}",),
             ),
         )
+
+
+def _spots_of(context: FindingsContext, charges: HostCharges) -> int:
+    """The number of pairs of a GPU and a step that have any of some charges."""
+    table = context.table
+    return len(combined([table.gpu[charges.row], table.iteration[charges.row]])[0])
 
 
 def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
