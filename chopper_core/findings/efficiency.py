@@ -369,13 +369,13 @@ def slow_start(context: FindingsContext) -> Iterator[Finding]:
     # Communication next to them slows kernels, too.
     beside = np.rint(2 * table.overlap_ns[rows] / np.maximum(took, 1.0)).astype(np.int64)
     work = ranked(work_of(table, rows))[1]
-    same = [table.gpu[rows], table.phase[rows], table.operation[rows]]
+    same = [table.column(level)[rows] for level in ("gpu", "phase", "operation")]
     like = combined([*same, work, beside])[1]
     count, is_later = int(like.max()) + 1, part >= _AT_FIRST * _PARTS / 2
     usual = quantiles_of(took[is_later], like[is_later], count, (0.5,))[:, 0]
     usual[counts_of(like[is_later], count) < _FEWEST_LIKE] = np.nan
-    known = np.flatnonzero(np.isfinite(usual[like]) & (took >= 1e3 * SMALL.value))
-    ratio = quantiles_of((took / usual[like])[known], part[known], _PARTS, (0.5,))[:, 0]
+    known = np.flatnonzero((usual[like] > 0) & (took >= 1e3 * SMALL.value))
+    ratio = quantiles_of(took[known] / usual[like[known]], part[known], _PARTS, (0.5,))[:, 0]
     # A part of the step with few operations says nothing: it is as the next one.
     pairs = combined([part[known], table.operation[rows[known]]])[0]
     is_known = counts_of(pairs[:, 0], _PARTS) >= FEWEST.value
@@ -399,7 +399,7 @@ def slow_start(context: FindingsContext) -> Iterator[Finding]:
     if few or context.share(cost) < SLOW_START_COST.share:
         return
     until = time(width * context.step_ns / _PARTS)
-    found = _less(
+    yield _less(
         context,
         one_line(f"kernels take up to {percent(slower)} longer in the first {until} of steps"),
         f"in the first {until} of steps kernels take up to {percent(slower)} longer than the same "
@@ -409,4 +409,3 @@ def slow_start(context: FindingsContext) -> Iterator[Finding]:
         lost[lost > 0],
         "layer",
     )
-    yield found
