@@ -207,15 +207,16 @@ def _is_question(screen: Explorer) -> bool:
     return bool(question_about(screen.view, screen.frame, screen.table.cursor))
 
 
-@action(ASK, "W", title="Why", hint="why", can=_can_explain)
-async def why(screen: Explorer, _: str) -> None:
-    """Explain why the row's GPU, or else the straggler, is late: each cause leads to its
+@action(ASK, "W", title="Why", takes="[GPU]", hint="why", can=_can_explain)
+async def why(screen: Explorer, argument: str) -> None:
+    """Explain why the GPU given, the row's, or else the straggler, is late: each cause leads to its
     evidence.
     """
     from chopper_core.views.shared.evidence import causes_of
 
     refuse_of_set(screen)
-    gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
+    named = int(argument) if argument.isdecimal() else _gpu_of_row(screen)
+    gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, named)
     arrow = f"{screen.table.glyphs.arrow} "
     options = [
         (card.address, (arrow if place > 0 else "") + card.text, "")

@@ -24,6 +24,8 @@ from chopper_core.views.find import names_found
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
+from chopper_tui.concepts import in_usual_words
+from chopper_tui.intents import meant
 from chopper_tui.keymap import CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
 from chopper_tui.search import Offer, found_among, is_titled
@@ -37,6 +39,8 @@ _SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "l
 """What the palette offers first, after the seven places."""
 _MOST_CHECKED: Final = 12
 """Columns among the first hits of which it is found out whether the run has them."""
+_MOST_MEANT: Final = 3
+"""Answers of a question, the likeliest first."""
 _MOST_ROWS: Final = 300_000
 """Activities of a run for which that takes no time."""
 _NOT_LIVE: Final = "no run is followed: it shows the latest sample"
@@ -45,50 +49,83 @@ _NOT_LIVE: Final = "no run is followed: it shows the latest sample"
 @action(CHOPPER, PALETTE_KEY, title="Search all of these")
 def palette(screen: Explorer, typed: str) -> None:
     """Search everything by name: places, actions, findings, figures and their columns, signals,
-    recent places; operations, kernels and classes of the run. It understands places (`step 11`,
-    `gpu 5 layer 3`, `gpu 5 vs 3`, `step 11 as the baseline`), rankings (`slowest layer of gpu 5`,
-    `worst gemm shape`, `p95 attention`), a tab of a place (`gpu 2 launch`), times (`1100 ms`,
-    `gpu 5 at 1100 ms`) and clocks (`1900 MHz`).
+    recent places; operations, kernels and classes of the run. It understands questions (`who holds
+    the others back`, `what is missing`), places (`step 11`, `gpu 5 layer 3`, `gpu 5 vs 3`, `step 11
+    as the baseline`), rankings (`slowest layer of gpu 5`, `worst gemm shape`, `p95 attention`), a
+    tab of a place (`gpu 2 launch`), times (`1100 ms`, `gpu 5 at 1100 ms`) and what a replay answers
+    (`1900 MHz`, `without the straggler`).
     """
+    _search(screen, "Search", typed)
+
+
+def answer(screen: Explorer, text: str, refusal: str = "") -> None:
+    """Offer what answers a question in words, below the reason why it is no command; where nothing
+    does, what can be asked."""
+    if _found(screen, _known(screen), text.lower().split()):
+        _search(screen, refusal or "Search", text)
+    elif refusal:
+        raise UsageError(refusal)
+    else:
+        _search(screen, f"Nothing here answers “{text}”. There is:")
+
+
+def _search(screen: Explorer, title: str, typed: str = "") -> None:
     from chopper_tui.widgets.dialogs import Search
 
-    listed = [*_listed(screen)]
-    known = [*listed, *_findings(screen), *_figures(screen), *_names(screen)]
+    known, said = _known(screen), dict[str, str]()
 
     def found(words: Sequence[str]) -> Options:
-        return _options(_found(screen, known, words))
+        entries = _found(screen, known, words)
+        said.update((_key(each), each.says) for each in entries if each.says)
+        return _options(entries)
 
     def perform(key: str) -> None:
         action_id, _, argument = key.partition(" ")
         screen.action_perform(action_id, argument)
+        if key in said:
+            screen.steps.add(lambda: None if screen.status.is_error else screen.say(said[key]))
 
-    screen.choose("Search", _options(listed), None, perform, Search(found, typed))
+    screen.choose(title, _options(_listed(screen)), None, perform, Search(found, typed))
 
 
-def knows(screen: Explorer, text: str) -> bool:
-    """Whether the palette finds something for a text."""
-    known = [*_listed(screen), *_findings(screen), *_figures(screen), *_names(screen)]
-    return bool(_found(screen, known, text.lower().split()))
+def _known(screen: Explorer) -> list[Offer]:
+    return [*_listed(screen), *_findings(screen), *_figures(screen), *_names(screen)]
+
+
+def _key(entry: Offer) -> str:
+    return f"{entry.action} {entry.argument}"
 
 
 def _options(entries: Iterable[Offer]) -> Options:
-    return [(f"{each.action} {each.argument}", each.title, each.why) for each in entries]
+    return [(_key(each), each.title, each.why) for each in entries]
 
 
 def _found(screen: Explorer, known: list[Offer], words: Sequence[str]) -> list[Offer]:
-    """What a text says, then the entries that have its words, those without an answer last."""
+    """What a text means as a question, what else it says, then the entries that have its words,
+    those without an answer last."""
     text, run = " ".join(words), screen.run
     if isinstance(run, SeveralRuns):
         return found_among(known, words)
     tabs = [each for each in known if each.action == "view" and each.title[:1].isdigit()]
-    said = spoken(run, screen.view, tabs, text)
+    said = spoken(run, screen.view, tabs, in_usual_words(text))
+    asked = meant(run, screen.view, text)
+    whole = [each.offer for each in asked if each.is_whole and not each.offer.lacks]
+    partly = [each.offer for each in asked if not each.is_whole and not each.offer.lacks]
+    lacking = [
+        each.offer._replace(why=f"not in this run: {each.offer.lacks}")
+        for each in asked
+        if each.offer.lacks
+    ]
     place = None if said else place_named(run, screen.view, text)
     others = [*([] if place is None else [place]), *_text_in_names(screen, text)]
-    hits = found_among([*known, *others], words, is_whole=bool(said))
+    hits = found_among([*known, *others], words, is_whole=bool(said or whole))
     if _marks_unknown(run, known, hits):
-        hits = found_among([*known, *others], words, is_whole=bool(said))
+        hits = found_among([*known, *others], words, is_whole=bool(said or whole))
     named = [each for each in hits if each in tabs and is_titled(each, words)]
-    return [*named, *said, *(each for each in hits if each not in named)]
+    found = dict[str, Offer]()
+    for each in [*named, *whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT], *lacking[:1], *hits]:
+        found.setdefault(_key(each), each)
+    return [*found.values()]
 
 
 def _marks_unknown(run: Run, known: list[Offer], hits: Sequence[Offer]) -> bool:

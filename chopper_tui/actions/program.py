@@ -13,7 +13,8 @@ from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
 from chopper_tui.actions.compare import refuse_of_set
-from chopper_tui.actions.palette import knows, palette
+from chopper_tui.actions.arguments import accepts
+from chopper_tui.actions.palette import answer
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
     benchmark_line,
@@ -24,7 +25,7 @@ from chopper_tui.export import (
     write_snapshot,
 )
 from chopper_tui.keymap import CHOPPER, EXPORT, action, find_command
-from chopper_tui.steps import run_in_thread
+from chopper_tui.steps import Step, run_in_thread
 from chopper_tui.terminal import has_clipboard
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 @action(CHOPPER, ":", title="Ask", hint="ask", while_busy=True)
 def command(screen: Explorer, _: str) -> None:
     """Ask in words, as ctrl+p does (`slowest layer`, `gpu 5 at 1100 ms`), or give a command: the
-    words after the colon in this list. Tab completes, ↑ ↓ recall."""
+    words after the colon in this list; a second colon says that it is one. Tab completes, ↑ ↓
+    recall."""
     open_command(screen)
 
 
@@ -45,21 +47,40 @@ def open_command(screen: Explorer, text: str = "") -> None:
     addresses = partial(address_completions, screen.run, screen.frame)
 
     def perform(text: str) -> Awaitable[None] | None:
-        if not text.strip():
+        words = text.split()
+        if not words:
             return None
+        is_told = text.strip().startswith(":")
         try:
             found, argument = find_command(known, text)
-        except UsageError:
-            if not knows(screen, text):
+        except UsageError as refusal:
+            # `:1900 mhz`, `:step 11`, `:softmax`, `:who holds the others back`
+            if is_told:
                 raise
-            palette(screen, text)  # `:1900 mhz`, `:step 11`, `:softmax`
-            return None
-        return found.handler(screen, argument)
+            return answer(screen, text.strip(), "" if len(words) > 1 else str(refusal))
+        if is_told or not argument or accepts(screen, found, argument):
+            return found.handler(screen, argument)
+        if len(argument.split()) > 1:
+            return answer(screen, text.strip())
+        return _tried(screen, partial(found.handler, screen, argument), text.strip())
 
     def complete(text: str, _: str) -> Sequence[str]:
         return completions(text, known, arguments, addresses)
 
     screen.ask(":", text, perform, complete=complete)
+
+
+async def _tried(screen: Explorer, perform: Step, text: str) -> None:
+    """Give a command whose argument may be mistyped: its refusal stays above what else is meant."""
+    try:
+        pending = perform()
+        if pending is not None:
+            await pending
+    except UsageError as refusal:
+        answer(screen, text, str(refusal))
+    else:
+        if screen.status.is_error:
+            answer(screen, text, screen.status.message)
 
 
 @action(CHOPPER, "?", title="Help")
