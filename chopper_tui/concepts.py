@@ -42,7 +42,7 @@ _CONCEPTS: Final = """
     copy
         copy paste clipboard
     core
-        core cores processor processors cpus affinity pinned pinning socket numa
+        core cores processor processors affinity pinned pinning socket numa
     cost
         cost costs costing
     cpu
@@ -63,9 +63,8 @@ _CONCEPTS: Final = """
     first
         first most biggest top priority worth best largest main
     fix
-        fix fixed improve improvement optimise optimize optimisation optimization do tackle advice
+        fix fixed improve improvement optimise optimize optimisation optimization tackle advice
         recommend recommendation recommendations suggestion suggestions todo bottleneck bottlenecks
-        start
     gap
         gap gaps bubble bubbles idle idles stall stalls stalled hole holes
     gemm
@@ -150,27 +149,30 @@ _CONCEPTS: Final = """
         most_time heaviest takes_longest regress regressed regression regressions longer worse
         got_slower
     speed
-        throughput fast tokens/s
+        throughput fast tokens/s speed
     step
         step steps iteration iterations
     switch
         another different other
     ticket
         ticket issue
+    throttled
+        throttle throttles throttled throttling thermal
     time
         time times timeline axis
     token
-        token tokens
+        token tokens tokens/s
     use
         use used uses using usage consume consumes take takes took
     wait
         wait waits waiting waited
     where
-        where place places which_layer which_layers which_phase
+        where place places which_layer which_layers which_phase in_which
     why
         why reason reasons cause causes caused explain explanation wrong matter
     work
-        work works working does doing did happen happens happening run runs running executed
+        work works working does doing did happen happens happening run runs running executed called
+        invoked launched
     write
         write export save dump produce make generate create
 """
@@ -186,8 +188,9 @@ _USUAL: Final = """
     gemm
         matmul, matmuls, matrix multiplication, matrix multiplications, matrix multiply,
         matrix product, matrix products
-    shape
-        gemm size, gemm sizes, problem size, problem sizes, matrix size, matrix sizes
+    gemm shape
+        gemm size, gemm sizes, matmul size, matmul sizes, matmul shape, matmul shapes,
+        problem size, problem sizes, matrix size, matrix sizes
     worst
         least efficient, most inefficient, least efficiently, lose most, loses most, lose the most,
         loses the most, most time lost, most lost time, most improvable, worst performing

@@ -1,12 +1,13 @@
 """Questions in words: the concepts that they are made of, and the place that answers each.
 
 A question is known by its concepts, not by its sentence: `who holds the others back` and `which
-rank does everyone wait for` have the same ones. Both tables below are data: a concept with the words
-for it, and an answer with the concepts that ask for it.
+rank does everyone wait for` have the same ones. Which words say a concept is in `concepts`; here is
+which concepts ask for what.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -20,43 +21,50 @@ from chopper_core.util.patterns import late, listed_entries
 from chopper_core.views import view_spec
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import splits_of
+from chopper_tui.concepts import BASELINE, said_concepts
 from chopper_tui.places import question_of_place
-from chopper_tui.concepts import BASELINE, in_usual_words, said_concepts
 from chopper_tui.search import FILLING, Offer, spaced
 from chopper_tui.spoken import Asked, asked_in, at_place, going
-from chopper_tui.worked_places import WORKED_OUT
+from chopper_tui.worked_places import WORKED_OUT, is_named
 
 _ANSWERS: Final = """
     view=throughput | Throughput: tokens/s in all and per GPU
         token second; token speed; token per second; speed gpu; speed
         + per run step training all
+    @summary | Summary
+        mfu; step time speed; step time
+        + run all peak use
     view=power | Power: energy of a token and of a step
         energy token; power token; energy step; energy
         + per cost use all
     view=power&sort=-mean_power_w | Power of each GPU next to its cap, and throttling
-        power bound; power far; throttled gpu; power draw
-        + far drop others cost use
+        power bound; power lossy; throttled gpu; throttled; power use
+        + lossy drop others cost use
+    view=overheads&by={split:operation}&sort=-frequency_ns | {Split:operation} by low clock
+        lossy clock split; clock split; clock cost split; lossy drop split; lossy clock
+        + drop first time cost per lossy slow
     @clock_drop | When the clock is low
-        clock since; drop since; clock drop
+        clock since drop; clock since; drop since; clock drop
         + gpu time slow hot why
-    view=lost&by={split:name}&filter={class} | {Split:Kernels} by time lost to the roof
-        roof lossy; kernel lossy; gemm lossy; shape lossy; roof slow; kernel roof; attention lossy
-        + first kernel gemm shape time peak attention use all
+    view=lost&by={split:name} | {Split:name} by time lost to the roof
+        roof lossy; kernel lossy; shape lossy; roof slow; kernel roof
+        + first kernel shape time peak use all
     view=comms&by={split:kind} | Exposed communication by {split:kind}
         exposed comm; exposed; exposed split
         + all per comm others cost time
-    view=comms&by=kind&filter={names} | Communication: own wait, transfer and bus bandwidth by kind
+    view=comms&by=kind | Communication: own wait, transfer and bus bandwidth by kind
         comm wait; comm bandwidth; comm slow; comm bound; comm why
         + time bandwidth wait bound network others cost gap
-    view=overlap&filter={class} | Overlap: how much longer with communication next to it
-        gemm slow comm; kernel slow comm; comm overlap; slow overlap; attention slow comm; held comm gemm; overlap
+    view=overlap | Overlap: how much longer with communication next to it
+        gemm slow comm; kernel slow comm; comm overlap; slow overlap; attention slow comm
+        ; held comm gemm; overlap
         + gemm kernel attention time use drop all why cost work
-    view=compare&by={split:layer} | Compare the runs by {split:layer}
-        compare run; compare split; slow split baseline; compare
-        + all time others slow two step
     view=kernels&sort=-kernel_ns_delta | Kernels by their difference from the baseline
-        slow kernel baseline; compare kernel
+        slow kernel baseline; compare kernel baseline
         + compare run time use all first others two per
+    view=compare&by={split:layer} | Compare the runs by {split:layer}
+        compare run; compare split; slow split baseline; compare baseline
+        + all time others slow two step
     view=ranks | Ranks: who is late, and what the others wait
         others wait; held others; late; late cost; wait gpu; others held again; held again
         + gpu others cost time all wait why slow again who
@@ -66,9 +74,6 @@ _ANSWERS: Final = """
     view=losses | Losses: from the ideal to the measured step, in one sum
         step lossy; ideal; time lossy; step ideal; all lossy
         + step all time per lossy up where cost
-    view=overheads&by={split:operation}&sort=-frequency_ns | {Split:Operations} by time lost to the low clock
-        lossy clock split; clock split; split drop; clock cost split; lossy drop split
-        + drop first time cost per lossy
     view=launch&by={split:gpu} | Launch: time lost to the host, queue and launches
         host lossy; launch lossy; queue lossy; idle lossy
         + time all per cost
@@ -81,19 +86,19 @@ _ANSWERS: Final = """
     @phase_edge | The timeline where one phase ends and the next begins
         between phase
         + gap time where axis work lies
-    view=memory | Memory of the GPUs: its peak, and what holds it
+    @memory | Memory of the GPUs
         memory peak; memory use; memory
         + all use peak gpu first much by
     @find | Where it runs
-        where work name; where name
-        + kernel use called work
-    view=cpu&by=core | CPU: cores, and how busy each is
-        core launching; core cpu; core
-        + gpu late launching busy work
+        where work name; where name; kernel name work
+        + kernel use work
+    @cores | Cores of the ranks' threads
+        core launching; core cpu; core; launching cpu
+        + gpu late launching busy work split
     :notes missing | What these files don't tell
         missing; not known; files not; missing files
         + files run known missing not all
-    :notes sources | What was read, and how the clocks were aligned
+    :notes clock | What was read, and how the clocks were aligned
         files read; read; clock aligned; aligned; files; aligned time
         + clock files all time run telemetry
     :copy_view | Copy this table as Markdown
@@ -121,14 +126,16 @@ _ANSWERS: Final = """
         best run; slow run why
         + why slow all first compare
 """
-"""Where an answer is | its title; the concepts that ask for it, any of several sets; after `+` those
-that may be named, too. `@name` is worked out, `:action argument` is performed."""
+"""Where an answer is | its title; the concepts that ask for it, any of several sets; after `+`
+those that may be named, too. `@name` is worked out, `:action argument` is performed."""
 
 
 _NEUTRAL: Final = ("gpu", "step", "run", "split")
 """Concepts that any question may name."""
 _LEAST_WORDS: Final = 2
-"""Words that say something: one alone is a name, which the search finds."""
+"""Words of a question: one alone is a name, which the search finds."""
+_COMPARED: Final = "view=compare"
+"""Of two places of the run what they differ in is worked out from both."""
 _SPLIT: Final = late(r"\{(split|Split):(\w+)\}")
 _ALIASES: Final = {"kernel": "name"}
 """Levels that views call otherwise."""
@@ -170,6 +177,9 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
     asked, said = asked_in(run, text), said_concepts(text)
     if asked.split:
         said["split"] = set()
+    named = [word for word in asked.rest if not _is_said(said, word) and is_named(run, word)]
+    if named:
+        said["name"] = {*named}
     if "phase" in asked.steps:
         said["phase"] = set()
     if "gpu" in asked.steps or asked.split == "gpu":
@@ -177,12 +187,12 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
     if view.baseline is not None or BASELINE & {*spaced(text).split()}:
         said["baseline"] = {*BASELINE}
     words = [word for word in spaced(text).split() if word not in FILLING]
-    if len(words) < _LEAST_WORDS:
+    if len(spaced(text).split()) < _LEAST_WORDS:
         return []
     found = []
     for answer in _answers():
         sets = [each for each in answer.asked_by if each <= said.keys()]
-        if not sets:
+        if not sets or (asked.again and _COMPARED in answer.target):
             continue
         needed = max(sets, key=len)
         known = set().union(*(said.get(each, ()) for each in (*needed, *answer.also, *_NEUTRAL)))
@@ -194,6 +204,10 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
             score = 2 * len(needed) + len(asked.rest) - 2.5 * len(unknown)
             found.append(Meant(offer, score, not unknown))
     return sorted(found, key=lambda each: -each.score)
+
+
+def _is_said(said: Mapping[str, set[str]], word: str) -> bool:
+    return any(word in words for words in said.values())
 
 
 def _offer(run: Run, view: View, asked: Asked, answer: Answer) -> Offer | None:

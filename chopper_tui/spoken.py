@@ -34,7 +34,9 @@ from chopper_core.render.cells import crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
+from chopper_core.views import view_spec
 from chopper_core.views.find import names_found
+from chopper_core.views.spec import splits_of
 from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.concepts import in_usual_words, said_concepts
 from chopper_tui.search import FILLING, Offer, found_among, spaced, stem
@@ -69,12 +71,17 @@ _UNIT: Final = late(r"%|ns|us|µs|ms|s|[kmgt]?b|w|mhz|ghz")
 _SEPARATORS: Final = late(r"[:=/,;›?!\s]+")
 _NUMBERED: Final = late(r"([a-z]+)(\d+)")
 """`gpu5`, `L3`."""
-_ASIDE: Final = frozenset(
-    "get give go let like make need now place please put same see set take tell use want".split()
-)
+_ASIDE_WORDS: Final = """
+achieve get give go let like make need now place please put reach reaches same see set take tell use
+want
+"""
+_ASIDE: Final = frozenset(_ASIDE_WORDS.split())
 """Words around what is asked for."""
 _CHOSEN: Final = frozenset(("by", "per", "each", "which", "what"))
 """Words before the level that the rows are of."""
+_MEASURED: Final = "duration durations latency length takes time times took"
+_MEASURES: Final = frozenset(_MEASURED.split())
+"""Words for how long kernels take."""
 _COUNTED: Final = frozenset(("top", "first", "worst", "slowest"))
 """Words before the number of rows that someone wants."""
 _AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and)\s+")
@@ -161,6 +168,8 @@ def asked_in(run: Run, text: str) -> Asked:
             asked.split, is_chosen = level, last in _CHOSEN
         elif word.isdecimal() and last in _COUNTED:
             continue
+        elif (second := _again(known, asked, word)) is not None:
+            asked.again |= second
         elif word in _WORST | _LONGEST | _SHORTEST:
             if word in _WORST:
                 asked.order = "worst"
@@ -175,6 +184,16 @@ def asked_in(run: Run, text: str) -> Asked:
         elif not level and word not in FILLING and word not in _ASIDE:
             asked.rest.append(word)
     return asked
+
+
+def _again(
+    known: Mapping[str, Mapping[str, str]], asked: Asked, word: str
+) -> Mapping[str, str] | None:
+    """A number that is another label of the level named last: the 3 of `gpu 5 and 3`."""
+    level = [*asked.steps][-1] if asked.steps else ""
+    if not word.isdecimal() or not level or level in asked.again:
+        return None
+    return {level: known[level][word]} if word in known[level] else None
 
 
 def _amount(words: list[str]) -> str:
@@ -221,9 +240,9 @@ def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
     if len(sides) != 2:
         return
     one, other = (asked_in(run, each) for each in sides)
-    if one.rest or (other.rest and not (one.steps and len(other.rest) == 1)):
-        if one.steps or other.steps:
-            return
+    is_plain = not one.rest and (not other.rest or (one.steps and len(other.rest) == 1))
+    if (one.steps or other.steps) and not is_plain:
+        return
     pairs: list[tuple[Steps, Steps]] = []
     if one.steps and other.steps:
         pairs.append((one.steps, other.steps))
@@ -253,8 +272,8 @@ def _asked_for(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Ite
     if asked.rest:
         yield from _bare_label(run, view, asked)
         yield from _gap(run, view, asked)
-        if asked.steps and not (asked.order or asked.statistic):
-            yield from _tabs_there(view, asked, tabs)
+        if (asked.steps or asked.split) and not (asked.order or asked.statistic):
+            yield from _tabs_there(run, view, asked, tabs)
         if asked.steps or asked.order or asked.statistic or asked.limit:
             yield from _of_names(run, view, asked)
     elif asked.split == "shape" and asked.order:
@@ -342,6 +361,9 @@ def _of_names(run: Run, view: View, asked: Asked) -> Iterator[Offer]:
         text, limit = " ".join(words), f"{column.name}{asked.limit}"
     named = _names(run, text)
     if named is None:
+        text = " ".join(word for word in asked.rest if word not in _MEASURES)
+        named = _names(run, text) if text else None
+    if named is None:
         return
     by, wanted = named
     if limit:
@@ -405,14 +427,18 @@ def _of_shapes(run: Run, place: View, asked: Asked, text: str, where: str) -> Of
     return going(f"{name}, slowest first", "With their distance from the roof.", shown)
 
 
-def _tabs_there(view: View, asked: Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
-    """Tabs that the other words name, of the place."""
+def _tabs_there(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
+    """Tabs that the other words name, of the place, and by the level that is named."""
     place = at_place(view, asked.steps)
     known = (each for each in tabs if not each.lacks)
     for tab in found_among(known, asked.rest, is_whole=True)[:_MOST_PLACES]:
         name = "" if tab.argument == "explore" else tab.argument
-        title = f"{tab.title.split('  ')[-1]} of {_crumbs(asked.steps)}"
-        yield going(title, tab.why, with_view(place, name))
+        shown, title = with_view(place, name), tab.title.split("  ")[-1]
+        if name and asked.split in splits_of(run, view_spec(name)):
+            shown, title = replace(shown, by=asked.split), f"{title} by {level_title(asked.split)}"
+        elif not asked.steps:
+            continue
+        yield going(f"{title} of {_crumbs(asked.steps)}" if asked.steps else title, tab.why, shown)
 
 
 def going(title: str, why: str, view: View, is_said: bool = False) -> Offer:

@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from chopper_core.analyses.asked import is_question
 from chopper_core.model.run import Run
 from chopper_core.util.patterns import late
 from chopper_tui.concepts import in_usual_words, said_concepts
 from chopper_tui.search import Offer
 
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
-_CLOCK: Final = late(rf"({_NUMBER})\s*([mg])hz\b|\bclocks?\s*(?:[=:]|(?:were|was|is|of|at|to)\s)?\s*({_NUMBER})")
+_CLOCK: Final = late(
+    rf"({_NUMBER})\s*([mg])hz\b|\bclocks?\s*(?:[=:]|(?:were|was|is|of|at|to)\s)?\s*({_NUMBER})"
+)
 _BARE: Final = late(rf"{_NUMBER}")
 _CLOCKS_MHZ: Final = (300, 5000)
 """Clocks of GPUs: other numbers without a unit are none."""
 _FACTOR: Final = late(r"[x×](\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*(?:x|×|times)(?:\s|$)")
 _SHARE: Final = late(r"(\d+(?:\.\d+)?)\s*%")
 _TWICE: Final = late(r"\b(?:twice|double|doubled|half|halved)\b")
-_NO: Final = late(r"\b(?:without|no|removed?|ideal|perfect|zero|free|eliminat\w*|fix\w*|if not for)\b")
+_NO: Final = late(
+    r"\b(?:without|no|removed?|ideal|perfect|zero|free|eliminat\w*|fix\w*|if not for)\b"
+)
 _SUPPOSED: Final = late(
-    r"\bif\b|\bwould\b|\bcould\b|\bwere\b|\bhad\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
-    r"|\bhow (?:long|fast)\b|\bpredict\w*|\bsimulat\w*|\breplay\w*|\bsaves? (?:if|with)\b|\btwice\b|\bdoubled?\b"
-    r"|\bhalf\b|\bas peers\b|\bhalved\b"
+    r"\bif\b|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
+    r"|\bhow (?:long|fast)\b|\bpredict\w*|\bsimulat\w*|\breplay\w*"
+    r"|\bsaves? (?:if|with)\b|\btwice\b|\bdoubled?\b|\bhalf\b|\bas peers\b|\bhalved\b"
 )
 """How people begin what isn't so."""
 _AS_OTHERS: Final = late(
-    r"\b(?:as|like)\b.*\b(?:others?|peers|rest|everyone|normal)\b|\bnormal\b|\bhealthy\b|\bnot slow\b"
+    r"\b(?:as|like)\b.*\b(?:others?|peers|rest|everyone|normal)\b"
+    r"|\bnormal\b|\bhealthy\b|\bnot slow\b"
 )
 _GPU: Final = late(r"\b(?:gpu|rank)\s*(\d+)\b")
 _LAYER: Final = late(r"\blayer\s*(\d+)\b")
@@ -37,6 +43,9 @@ def asked_what_ifs(run: Run, text: str) -> Iterator[Offer]:
     """What a text supposes, each as an entry that replays the steps so: `what if the clock were
     1900 mhz`, `the step without the straggler`, `with twice the bandwidth`."""
     said = in_usual_words(text)
+    if is_question(said):
+        yield Offer(f"What if: {said}", _WHY, "what_if", said)
+        return
     clock = _clock(said)
     is_supposed = bool(_SUPPOSED.search(said))
     if clock and (is_supposed or _is_clock_alone(said)):
@@ -81,11 +90,15 @@ def _changes(run: Run, text: str) -> Iterator[tuple[str, str]]:
         yield f"layer {layer[1]} took as long as the others", f"layer:{layer[1]} as peers"
     elif {"late", "others"} & said.keys() or ("slow" in said and (is_gone or "gpu" in text)):
         yield "no GPU were slower than the others", "no stragglers"
-    if "clock" in said or "throttled" in text or "throttling" in text:
+    is_full = is_gone or "nominal" in said or "full" in text
+    if is_full and ({"clock", "throttled"} & said.keys()):
         chip = run.hardware
         if chip is not None and chip.clock_mhz:
             most = f"{chip.clock_mhz:g}"
-            yield f"the clock were the nominal {chip.clock_mhz:,.10g} MHz", f"{_who(text)}clock={most}"
+            yield (
+                f"the clock were the nominal {chip.clock_mhz:,.10g} MHz",
+                f"{_who(text)}clock={most}",
+            )
     if "bandwidth" in said and "memory" in said and factor:
         yield f"what memory bounds took x{factor}", f"memory x{factor}"
     elif "comm" in said or ("bandwidth" in said and factor):

@@ -13,6 +13,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views.find import names_found
 from chopper_core.views.spec import SeveralRuns
+from chopper_tui.actions.palette import definition
 from chopper_tui.completions import arguments_of
 from chopper_tui.keymap import Action
 from chopper_tui.spoken import place_asked
@@ -63,6 +64,7 @@ def _is_filter(text: str) -> bool:
 
 _ACCEPTED: Final[Mapping[str, Callable[[Explorer, str], bool]]] = {
     "ascend": lambda _, text: text.isdecimal(),
+    "define": lambda screen, text: definition(screen, text) is not None,
     "at": lambda _, text: _is_time(text),
     "baseline": _is_place,
     "filter": lambda _, text: _is_filter(text),

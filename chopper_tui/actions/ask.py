@@ -333,10 +333,11 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
         screen.left[_key_of(asked)] = Visit(replace(asked, window=window))
 
 
-@action(TABLE, "!", title="Notes and sources")
-async def notes(screen: Explorer, _: str) -> None:
+@action(TABLE, "!", title="Notes and sources", takes="[WORD]")
+async def notes(screen: Explorer, argument: str) -> None:
     """Show the notes on this table: what is left out, unknown, or estimated, and a message that had
-    no room; below them the run's sources: what was read, aligned and labelled."""
+    no room; below them what is missing from the run's files, and its sources: what was read,
+    aligned and labelled. With a word at the first line that has it."""
     from rich.text import Text
 
     width = reading_width(screen)
@@ -348,7 +349,7 @@ async def notes(screen: Explorer, _: str) -> None:
     if not parts:
         raise UsageError("there are no notes on this table")
     title = "Notes and sources" if shown else "Sources"
-    screen.read(title, Text("\n\n".join(parts)), passes_digits=True)
+    screen.read(title, Text("\n\n".join(parts)), passes_digits=True, at=argument)
 
 
 def _followed_notes(run: Run) -> list[str]:
@@ -363,6 +364,9 @@ def _sources_text(run: Run, width: int) -> str:
     from chopper_core.render import info
 
     lines: list[str] = []
+    missing = info.missing_of(run)
+    for line in [*(["missing", *(f"  {each}" for each in missing), ""] if missing else [])]:
+        lines += wrap(line, width, subsequent_indent="    ") or [""]
     for line in info.info_text(run, width).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += wrap(line, width, subsequent_indent=indent) or [""]

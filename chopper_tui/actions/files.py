@@ -47,7 +47,10 @@ async def export(screen: Explorer, argument: str) -> None:
         return
     step = screen.step if "iteration" in export_format(name).TAKES else ""
     if asked is not None:
-        step, path = asked[1], asked[2] or await run_in_thread(_next_name, screen.view, name, asked[1])
+        step, path = (
+            asked[1],
+            asked[2] or await run_in_thread(_next_name, screen.view, name, asked[1]),
+        )
     if not path.strip():
         what = crumb("iteration", step) if step else "the run"
         screen.say(f"the file to write {what} to: :export {name} FILE")

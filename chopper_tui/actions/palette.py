@@ -14,11 +14,12 @@ from chopper_core.columns.filter import only
 from chopper_core.columns.lookup import why_missing
 from chopper_core.columns.quantities import QUANTITIES
 from chopper_core.model import address
-from chopper_core.model.glossary import OPERATIONS
+from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.view import with_view
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import PLACES, SET_VIEWS, columns_of_view
 from chopper_core.views.find import names_found
 from chopper_core.views.query import reason_against_view
@@ -26,9 +27,9 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.concepts import in_usual_words
 from chopper_tui.intents import meant
-from chopper_tui.keymap import CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
+from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
-from chopper_tui.search import Offer, found_among, is_titled
+from chopper_tui.search import Offer, found_among, is_titled, spaced
 from chopper_tui.spoken import can_look_through, going, place_named, spoken
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ _MOST_CHECKED: Final = 12
 """Columns among the first hits of which it is found out whether the run has them."""
 _MOST_MEANT: Final = 3
 """Answers of a question, the likeliest first."""
+_MEANING: Final = late(
+    r"(?:what (?:is|are)|define|explain|definition of|meaning of) (?!the |our |my )(?:an? )?(.+?)"
+    r"|what (?:does|do) (?:the )?(.+?)(?: column)? (?:mean|stand for)"
+)
+"""How people ask for the meaning of a word."""
 _MOST_ROWS: Final = 300_000
 """Activities of a run for which that takes no time."""
 _NOT_LIVE: Final = "no run is followed: it shows the latest sample"
@@ -60,13 +66,18 @@ def palette(screen: Explorer, typed: str) -> None:
 
 def answer(screen: Explorer, text: str, refusal: str = "") -> None:
     """Offer what answers a question in words, below the reason why it is no command; where nothing
-    does, what can be asked."""
-    if _found(screen, _known(screen), text.lower().split()):
+    does, what can be asked. Raises UsageError with the reason alone where nothing answers."""
+    if knows(screen, text):
         _search(screen, refusal or "Search", text)
     elif refusal:
         raise UsageError(refusal)
     else:
         _search(screen, f"Nothing here answers “{text}”. There is:")
+
+
+def knows(screen: Explorer, text: str) -> bool:
+    """Whether something answers a text."""
+    return bool(_found(screen, _known(screen), text.lower().split()))
 
 
 def _search(screen: Explorer, title: str, typed: str = "") -> None:
@@ -96,6 +107,19 @@ def _key(entry: Offer) -> str:
     return f"{entry.action} {entry.argument}"
 
 
+@action(ASK, title="Meaning", takes="WORD")
+def define(screen: Explorer, argument: str) -> None:
+    """Explain a column of any table, a quantity, an operation or a term (`:define % roof`); alone
+    the same as `?`."""
+    from rich.text import Text
+
+    found = definition(screen, argument)
+    if found is None:
+        raise UsageError(f"no column, quantity, operation or term is called {argument!r}")
+    title, body = found
+    screen.read(title, Text(body))
+
+
 def _options(entries: Iterable[Offer]) -> Options:
     return [(_key(each), each.title, each.why) for each in entries]
 
@@ -119,13 +143,36 @@ def _found(screen: Explorer, known: list[Offer], words: Sequence[str]) -> list[O
     place = None if said else place_named(run, screen.view, text)
     others = [*([] if place is None else [place]), *_text_in_names(screen, text)]
     hits = found_among([*known, *others], words, is_whole=bool(said or whole))
+    meaning = _meanings(screen, text)
     if _marks_unknown(run, known, hits):
         hits = found_among([*known, *others], words, is_whole=bool(said or whole))
     named = [each for each in hits if each in tabs and is_titled(each, words)]
     found = dict[str, Offer]()
-    for each in [*named, *whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT], *lacking[:1], *hits]:
+    asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT], *lacking[:1]]
+    for each in [*named, *meaning, *asked_for, *hits]:
         found.setdefault(_key(each), each)
     return [*found.values()]
+
+
+def _meanings(screen: Explorer, text: str) -> list[Offer]:
+    """What a word means that a text asks for: `what is % roof`, `what does lag mean`."""
+    found = _MEANING.fullmatch(text.strip(" ?!."))
+    word = next(filter(None, found.groups()), "") if found is not None else ""
+    explained = definition(screen, word) if word else None
+    if explained is None:
+        return []
+    title, body = explained
+    return [Offer(f"{title}: what it means", body, "define", title)]
+
+
+def definition(screen: Explorer, word: str) -> tuple[str, str] | None:
+    """A column, quantity, term or operation of a name, with its definition; None: there is none."""
+    columns = (*screen.frame.columns, *screen.frame.more, *METRICS.values())
+    known = {title: text for each in columns for title, text in ((each.title, each.definition),)}
+    known |= {each.name: each.definition for each in QUANTITIES.values() if each.name not in known}
+    known = {**OPERATIONS, **TERMS, **known}
+    wanted = spaced(word)
+    return next((each for each in known.items() if spaced(each[0]) == wanted), None)
 
 
 def _marks_unknown(run: Run, known: list[Offer], hits: Sequence[Offer]) -> bool:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
-from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.actions.arguments import accepts
-from chopper_tui.actions.palette import answer
+from chopper_tui.actions.compare import refuse_of_set
+from chopper_tui.actions.palette import answer, knows
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
     benchmark_line,
@@ -47,27 +47,39 @@ def open_command(screen: Explorer, text: str = "") -> None:
     addresses = partial(address_completions, screen.run, screen.frame)
 
     def perform(text: str) -> Awaitable[None] | None:
-        words = text.split()
-        if not words:
+        text = text.strip()
+        if not text:
             return None
-        is_told = text.strip().startswith(":")
+        is_told, is_word = text.startswith(":"), len(text.split()) == 1
         try:
             found, argument = find_command(known, text)
-        except UsageError as refusal:
-            # `:1900 mhz`, `:step 11`, `:softmax`, `:who holds the others back`
-            if is_told:
+        except UsageError:
+            if is_told or (is_word and not knows(screen, text)):
                 raise
-            return answer(screen, text.strip(), "" if len(words) > 1 else str(refusal))
+            # `:1900 mhz`, `:step 11`, `:softmax`, `:who holds the others back`
+            no_clock = f"{text!r} is no clock: clock=2100 is one"
+            answer(screen, text, no_clock if text.startswith(_CLOCK) else "")
+            return None
+        perform = partial(found.handler, screen, argument)
         if is_told or not argument or accepts(screen, found, argument):
-            return found.handler(screen, argument)
-        if len(argument.split()) > 1:
-            return answer(screen, text.strip())
-        return _tried(screen, partial(found.handler, screen, argument), text.strip())
+            return perform()
+        if len(argument.split()) == 1 and found.id not in _OF_FILES:
+            return _tried(screen, perform, text)
+        answer(screen, text)
+        return None
 
     def complete(text: str, _: str) -> Sequence[str]:
         return completions(text, known, arguments, addresses)
 
     screen.ask(":", text, perform, complete=complete)
+
+
+_OF_FILES: Final = ("open", "report")
+"""Actions that a word which is no file may have been meant for otherwise."""
+
+
+_CLOCK: Final = "clock="
+"""How a question about a clock begins, which isn't one where no number follows."""
 
 
 async def _tried(screen: Explorer, perform: Step, text: str) -> None:
