@@ -57,7 +57,7 @@ _CONCEPTS: Final = """
         energy joule joules j watt_hours
     exposed
         exposed unhidden unoverlapped not_hidden isn't_hidden aren't_hidden not_overlapped
-        isn't_overlapped non_overlapped nothing_hides exposure
+        isn't_overlapped non-overlapped non_overlapped nothing_hides exposure
     files
         file files source sources input inputs trace traces data
     first
@@ -171,7 +171,7 @@ _CONCEPTS: Final = """
     why
         why reason reasons cause causes caused explain explanation wrong matter
     work
-        work works working does doing did happen happens happening run runs running executed called
+        work works working does doing did happen happens happening run runs running executed called lie lies
         invoked launched
     write
         write export save dump produce make generate create
@@ -207,7 +207,7 @@ _USUAL: Final = """
     without
         w/o
 """
-"""What is said in one word here, and other ways of saying it."""
+"""A word of Chopper's, and other words for the same."""
 BASELINE: Final = frozenset(("baseline", "reference", "regressed", "regression", "regressions"))
 """Words that speak of another run than the one shown."""
 _LONGEST: Final = 3

@@ -98,9 +98,12 @@ _ANSWERS: Final = """
     :notes missing | What these files don't tell
         missing; not known; files not; missing files
         + files run known missing not all
-    :notes clock | What was read, and how the clocks were aligned
-        files read; read; clock aligned; aligned; files; aligned time
+    :notes +/- | How the clocks were aligned, and how well
+        clock aligned; aligned; aligned time
         + clock files all time run telemetry
+    :notes sources | What was read
+        files read; read; files
+        + files all run telemetry
     :copy_view | Copy this table as Markdown
         markdown; copy table; copy ticket; markdown ticket
         + table copy ticket write view screen all
@@ -141,7 +144,7 @@ _ALIASES: Final = {"kernel": "name"}
 """Levels that views call otherwise."""
 
 
-class Answer(Struct, frozen=True):
+class AskedPlace(Struct, frozen=True):
     """A place that answers the questions with some concepts."""
 
     target: str
@@ -162,13 +165,13 @@ class Meant(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def _answers() -> tuple[Answer, ...]:
+def _answers() -> tuple[AskedPlace, ...]:
     found = []
     for head, text in listed_entries(_ANSWERS):
         target, _, title = head.partition(" | ")
         asks, _, also = text.partition("+")
         sets = tuple(frozenset(each.split()) for each in asks.split(";"))
-        found.append(Answer(target, title, sets, frozenset(also.split())))
+        found.append(AskedPlace(target, title, sets, frozenset(also.split())))
     return tuple(found)
 
 
@@ -196,6 +199,7 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
             continue
         needed = max(sets, key=len)
         known = set().union(*(said.get(each, ()) for each in (*needed, *answer.also, *_NEUTRAL)))
+        known |= {part for word in known for part in word.split("/")}
         unknown = [word for word in asked.rest if word not in known]
         if len(unknown) > len(words) // 2:
             continue
@@ -210,7 +214,7 @@ def _is_said(said: Mapping[str, set[str]], word: str) -> bool:
     return any(word in words for words in said.values())
 
 
-def _offer(run: Run, view: View, asked: Asked, answer: Answer) -> Offer | None:
+def _offer(run: Run, view: View, asked: Asked, answer: AskedPlace) -> Offer | None:
     target = answer.target
     if target.startswith("@"):
         return WORKED_OUT[target[1:]](run, view, asked)

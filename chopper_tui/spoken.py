@@ -88,7 +88,7 @@ _AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and)\s+")
 _COMPARE: Final = late(r"^(?:compare|diff|differences?)\s+(?:of\s+|between\s+)?")
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _TIME: Final = late(rf"(?:\b(\w+)\s+)?({_NUMBER})\s*(ns|us|µs|ms|s|seconds?)\b")
-_AT_A_TIME: Final = ("queue", "depth", "work", "time", "gpu", "where", "around")
+_AT_A_TIME: Final = ("queue", "depth", "wait", "work", "time", "gpu", "where", "around")
 """Concepts of questions about a moment."""
 _BEFORE_TIMES: Final = ("at", "around", "near", "after", "time", "t")
 _MOST_NAMES: Final = 200_000

@@ -88,7 +88,7 @@ def _changes(run: Run, text: str) -> Iterator[tuple[str, str]]:
         yield f"GPU {gpu[1]} were as fast as the others", f"gpu:{gpu[1]} as peers"
     elif layer and not factor:
         yield f"layer {layer[1]} took as long as the others", f"layer:{layer[1]} as peers"
-    elif {"late", "others"} & said.keys() or ("slow" in said and (is_gone or "gpu" in text)):
+    elif {"late", "others"} & said.keys() or ("slow" in text and (is_gone or "gpu" in text)):
         yield "no GPU were slower than the others", "no stragglers"
     is_full = is_gone or "nominal" in said or "full" in text
     if is_full and ({"clock", "throttled"} & said.keys()):

@@ -26,7 +26,7 @@ from chopper_core.views.query import query, reason_against_view
 from chopper_tui.search import Offer
 from chopper_tui.spoken import Asked, at_place, can_look_through, going
 
-_LEAST_LETTERS: Final = 3
+_LEAST_LETTERS: Final = 4
 """Of a word that may be a part of a name."""
 _EDGE: Final = 0.01
 """The part of a step around the end of a phase that is shown, at least."""
@@ -53,7 +53,7 @@ def _said_of(drop: ClockDrop, since_ns: int) -> str:
     )
 
 
-def reasons(run: Run, view: View, asked: Asked) -> Offer | None:
+def why_of_gpu(run: Run, view: View, asked: Asked) -> Offer | None:
     """Why a GPU is late, cause by cause; of the straggler where none is named."""
     if len(run.gpus) < 2:
         return None
@@ -139,6 +139,8 @@ def places_of_name(run: Run, view: View, asked: Asked) -> Offer | None:
 
 def is_named(run: Run, word: str) -> bool:
     """Whether operations or kernels of the run have a word in their names."""
+    if word in run.table.operations:
+        return True
     if len(word) < _LEAST_LETTERS or not can_look_through(run):
         return False
     with suppress(UsageError):
@@ -197,7 +199,7 @@ def cores(run: Run, view: View, asked: Asked) -> Offer | None:
 
 WORKED_OUT: Final[Mapping[str, Callable[[Run, View, Asked], Offer | None]]] = {
     "clock_drop": low_clock,
-    "why": reasons,
+    "why": why_of_gpu,
     "host_gap": host_gap,
     "phase_edge": phase_edge,
     "memory": memory_held,

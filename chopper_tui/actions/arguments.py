@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.analyses.asked import is_question, questions_of
+from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import parse_time
 from chopper_core.util.errors import ChopperError, UsageError
@@ -58,13 +59,21 @@ def _is_place(screen: Explorer, text: str) -> bool:
     )
 
 
+def _is_run(text: str) -> bool:
+    try:
+        run = address.parse(text).run
+        return os.path.lexists(os.path.expanduser(run)) or bool(_FILE.fullmatch(run))
+    except UsageError:
+        return False
+
+
 def _is_filter(text: str) -> bool:
     return len(text.split()) == 1 or all(map(_TERM.fullmatch, text.split()))
 
 
 _ACCEPTED: Final[Mapping[str, Callable[[Explorer, str], bool]]] = {
     "ascend": lambda _, text: text.isdecimal(),
-    "define": lambda screen, text: definition(screen, text) is not None,
+    "explain_term": lambda screen, text: definition(screen, text) is not None,
     "at": lambda _, text: _is_time(text),
     "baseline": _is_place,
     "filter": lambda _, text: _is_filter(text),
@@ -73,7 +82,7 @@ _ACCEPTED: Final[Mapping[str, Callable[[Explorer, str], bool]]] = {
     "hide": lambda _, text: bool(_SHARE.fullmatch(text)),
     "measure": lambda _, text: all(map(_is_time, text.split())),
     "notes": lambda _, text: len(text.split()) == 1,
-    "open": lambda _, text: os.path.lexists(os.path.expanduser(text.partition(":")[0])),
+    "open": lambda _, text: _is_run(text),
     "predict": lambda _, text: all(map(is_question, questions_of(text))),
     "report": lambda _, text: bool(_FILE.fullmatch(text)),
     "what_if": lambda _, text: all(map(is_question, questions_of(text))),

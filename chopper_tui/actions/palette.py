@@ -75,9 +75,9 @@ def answer(screen: Explorer, text: str, refusal: str = "") -> None:
         _search(screen, f"Nothing here answers “{text}”. There is:")
 
 
-def knows(screen: Explorer, text: str) -> bool:
-    """Whether something answers a text."""
-    return bool(_found(screen, _known(screen), text.lower().split()))
+def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
+    """Whether something answers a text, all of it or most."""
+    return bool(_found(screen, _known(screen), text.lower().split(), is_whole=is_whole))
 
 
 def _search(screen: Explorer, title: str, typed: str = "") -> None:
@@ -107,10 +107,9 @@ def _key(entry: Offer) -> str:
     return f"{entry.action} {entry.argument}"
 
 
-@action(ASK, title="Meaning", takes="WORD")
-def define(screen: Explorer, argument: str) -> None:
-    """Explain a column of any table, a quantity, an operation or a term (`:define % roof`); alone
-    the same as `?`."""
+@action(ASK, title="Meaning", verb="define", takes="WORD")
+def explain_term(screen: Explorer, argument: str) -> None:
+    """Explain a column of any table, a quantity, an operation or a term (`:define % roof`)."""
     from rich.text import Text
 
     found = definition(screen, argument)
@@ -124,7 +123,9 @@ def _options(entries: Iterable[Offer]) -> Options:
     return [(_key(each), each.title, each.why) for each in entries]
 
 
-def _found(screen: Explorer, known: list[Offer], words: Sequence[str]) -> list[Offer]:
+def _found(
+    screen: Explorer, known: list[Offer], words: Sequence[str], *, is_whole: bool = False
+) -> list[Offer]:
     """What a text means as a question, what else it says, then the entries that have its words,
     those without an answer last."""
     text, run = " ".join(words), screen.run
@@ -142,15 +143,16 @@ def _found(screen: Explorer, known: list[Offer], words: Sequence[str]) -> list[O
     ]
     place = None if said else place_named(run, screen.view, text)
     others = [*([] if place is None else [place]), *_text_in_names(screen, text)]
-    hits = found_among([*known, *others], words, is_whole=bool(said or whole))
+    is_whole = is_whole or bool(said or whole)
+    hits = found_among([*known, *others], words, is_whole=is_whole)
     meaning = _meanings(screen, text)
     if _marks_unknown(run, known, hits):
-        hits = found_among([*known, *others], words, is_whole=bool(said or whole))
+        hits = found_among([*known, *others], words, is_whole=is_whole)
     named = [each for each in hits if each in tabs and is_titled(each, words)]
-    found = dict[str, Offer]()
-    asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT], *lacking[:1]]
-    for each in [*named, *meaning, *asked_for, *hits]:
-        found.setdefault(_key(each), each)
+    found = dict[tuple[str, str], Offer]()
+    asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT]]
+    for each in [*named, *meaning, *asked_for, *hits, *lacking[:1]]:
+        found.setdefault((_key(each), each.title), each)
     return [*found.values()]
 
 
@@ -162,7 +164,7 @@ def _meanings(screen: Explorer, text: str) -> list[Offer]:
     if explained is None:
         return []
     title, body = explained
-    return [Offer(f"{title}: what it means", body, "define", title)]
+    return [Offer(f"{title}: what it means", body, "explain_term", title)]
 
 
 def definition(screen: Explorer, word: str) -> tuple[str, str] | None:

@@ -25,7 +25,8 @@ from chopper_tui.export import (
     write_snapshot,
 )
 from chopper_tui.keymap import CHOPPER, EXPORT, action, find_command
-from chopper_tui.steps import Step, run_in_thread
+from chopper_tui.search import FILLING
+from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
 if TYPE_CHECKING:
@@ -63,8 +64,10 @@ def open_command(screen: Explorer, text: str = "") -> None:
         perform = partial(found.handler, screen, argument)
         if is_told or not argument or accepts(screen, found, argument):
             return perform()
-        if len(argument.split()) == 1 and found.id not in _OF_FILES:
-            return _tried(screen, perform, text)
+        words, is_verb = argument.lower().split(), text.partition(" ")[0] == found.verb
+        is_plain = is_verb and not FILLING & {*words} and found.id not in _OF_FILES
+        if is_plain and (len(words) == 1 or not knows(screen, text, is_whole=True)):
+            return perform()  # Which refuses it: it is mistyped, and no question.
         answer(screen, text)
         return None
 
@@ -80,19 +83,6 @@ _OF_FILES: Final = ("open", "report")
 
 _CLOCK: Final = "clock="
 """How a question about a clock begins, which isn't one where no number follows."""
-
-
-async def _tried(screen: Explorer, perform: Step, text: str) -> None:
-    """Give a command whose argument may be mistyped: its refusal stays above what else is meant."""
-    try:
-        pending = perform()
-        if pending is not None:
-            await pending
-    except UsageError as refusal:
-        answer(screen, text, str(refusal))
-    else:
-        if screen.status.is_error:
-            answer(screen, text, screen.status.message)
 
 
 @action(CHOPPER, "?", title="Help")
