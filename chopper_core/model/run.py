@@ -292,6 +292,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return self.sampled_ns[1]
         return int(self.tree().node(()).max("end_ns")[0])
 
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether any activity of it communicates between GPUs."""
+        return bool((self.table.kind == Kind.COMM).any())
+
     @property
     def is_sampled_only(self) -> bool:
         """Whether it has telemetry alone: no activity of any GPU.
