@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from tests.align.generated import load_generator
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo_data"
 KEPT = ROOT / "build" / "tests"
+_SMALL: Final = {"ranks": 2, "iterations": 3, "layers": 2}
 
 
 @cache
@@ -56,13 +58,12 @@ def generated_files(name: str, **options: object) -> Path:
 def small_files() -> Path:
     """Two ranks like the demo's with counters and telemetry, for what reads a run anew: that takes
     a fifth of the time."""
-    return generated_files("small", ranks=2, iterations=3, layers=2)
+    return generated_files("small", **_SMALL)
 
 
-@cache
 def small_run() -> Run:
     """The run of those files."""
-    return _shared(opened(str(small_files())), "small")
+    return generated_run("small", **_SMALL)
 
 
 def kept_files(name: str, options: object, make: Callable[[Path], object]) -> Path:
