@@ -103,6 +103,14 @@ def as_kept(patch: pytest.MonkeyPatch) -> None:
     patch.chdir(ROOT)
 
 
+def copy_kept(folder: Path) -> Path:
+    """A cache of its own with what is kept of runs that were read, while no worker reads one."""
+    with _one_at_a_time():
+        # What has a temporary name (`temporary_path`) is being written.
+        shutil.copytree(KEPT / "chopper", folder / "chopper", ignore=shutil.ignore_patterns(".*.*"))
+    return folder
+
+
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     KEPT.mkdir(parents=True, exist_ok=True)
