@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.phrases import BETWEEN_FACTS, percent
+from chopper_core.model.phrases import BETWEEN_FACTS, count, percent
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text, utc_text
 from chopper_core.model.view import View, complete_order
@@ -185,17 +185,17 @@ def head_facts(run: Run) -> dict[str, str]:
     hosts = [host for each in run.recordings for host in each.hosts]
     hosts += [each.host for each in run.sources if each.host]
     jobs = dict.fromkeys(each.job for each in run.recordings if each.job)
-    ranks = len({gpu.rank for gpu in run.gpus})
+    ranks = len(run.ranks)
     doubts = [doubt.note for doubt in run.doubts]
     lacks = [*doubts, *info.missing_of(run)]
-    count = f"{ranks} of {max(run.world, ranks)} ranks, {len(run.gpus)} GPUs"
+    known = f"{ranks} of {count(max(run.world, ranks), 'rank')}, {count(len(run.gpus), 'GPU')}"
     return {
         "date": facts.get("started") or _date(run) or _UNKNOWN,
         "host": ", ".join(dict.fromkeys(hosts)) or _UNKNOWN,
         "job": ", ".join(jobs) or _UNKNOWN,
         "command": facts.get("command") or _UNKNOWN,
         "commit": facts.get("revision") or _UNKNOWN,
-        "quality": "; ".join([count, *(lacks or ["nothing in doubt"])]),
+        "quality": "; ".join([known, *(lacks or ["nothing in doubt"])]),
     }
 
 
@@ -280,11 +280,11 @@ def _section(
 
 
 def _table(frame: Frame, most: int, shown: int = _ROWS) -> Iterator[str]:
-    count = min(most, len(frame))
-    yield f'<div class="wide">{html_table(frame, count, 0, shown, _ROOM)}</div>\n'
-    if count > shown:
-        more = html_table(frame, count, shown, None, _ROOM)
-        yield f'<details><summary>{count - shown} more rows</summary><div class="wide">{more}'
+    every = min(most, len(frame))
+    yield f'<div class="wide">{html_table(frame, every, 0, shown, _ROOM)}</div>\n'
+    if every > shown:
+        more = html_table(frame, every, shown, None, _ROOM)
+        yield f'<details><summary>{every - shown} more rows</summary><div class="wide">{more}'
         yield "</div></details>\n"
 
 
