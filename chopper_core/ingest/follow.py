@@ -28,7 +28,7 @@ from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.other_runs import OtherRuns, of_manifests
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.step_tails import StepTails
-from chopper_core.ingest.tail import Tail
+from chopper_core.ingest.tail import FeedSamples, FollowedSamples, Tail
 from chopper_core.ingest.watch import RunFiles, gone_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import AlarmEvent, OtherRun, RecentSamples
@@ -98,7 +98,7 @@ class Follower:
         folder = cache.directory()
         atomic.make_private(folder)
         self._folder = atomic.temporary_path(folder / "followed", "new")
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, FollowedSamples] = {}
         self._logs = LogTails()
         self._stale: frozenset[tuple[str, int]] = frozenset()
         """Signals of GPUs without news, as of the last look."""
@@ -239,12 +239,19 @@ class Follower:
         self._feed()
         if self.feeds:
             for path in self.folder.iterdir():
-                self._tails.setdefault(path, Tail(path))
+                self._follow(path)
         came = [tail.read(self.recent, self.run) for tail in [*self._tails.values()]]
         came.append(self._tail_steps())
         self.alarms.look(self.run, self.recent)
         stale, self._stale = self._stale, self.recent.stale(time.time())
         return any(came) or stale != self._stale
+
+    def _follow(self, path: Path) -> None:
+        """Read what comes to a telemetry file from now on."""
+        if path not in self._tails:
+            own = (each for each in self.feeds if isinstance(each, LibraryFeed))
+            feed = next((each for each in own if each.path == path), None)
+            self._tails[path] = Tail(path) if feed is None else FeedSamples(feed)
 
     def _tail_steps(self) -> bool:
         """Read new steps; False without any, and without news of a stall."""
@@ -286,7 +293,7 @@ class Follower:
             # Devices belong to other GPUs, or to some at last: what was dropped is read again.
             self._tails, self.recent.series = {}, {}
         for file in discover(paths, Family.TELEMETRY).files:
-            self._tails.setdefault(file.path, Tail(file.path))
+            self._follow(file.path)
         self._recorded, self._inputs = recorded_at(paths), {*inputs_of(run)}
         if self._recorded is not None and len(paths) == 1:
             others += of_manifests(self._recorded.manifests)
@@ -343,7 +350,7 @@ class Follower:
 
     def _is_tailed(self, path: Path) -> bool:
         if path not in self._tails and family_of(path) is Family.TELEMETRY:
-            self._tails[path] = Tail(path)
+            self._follow(path)
         return path in self._tails
 
     def _is_log(self, path: Path) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs, Shape
-from chopper_core.work.operators import Work, operator_work
+from chopper_core.work.operators import MODELS, Work, model_of, operator_work
 
 BATCH, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 32, 8, 4096, 4096, 128
 SDPA = "aten::_scaled_dot_product_flash_attention"
@@ -22,6 +22,11 @@ def work_of(
     name: str, shapes: Sequence[Shape], values: Sequence[str] = (), types: Sequence[str] = ()
 ) -> Work | None:
     return operator_work(name, Inputs(shapes, types, values))
+
+
+def test_no_model_is_hidden_by_one_before_it() -> None:
+    hidden = [name for each in MODELS for name in each.names if model_of(name) is not each]
+    assert hidden == []
 
 
 def flops_of(name: str, shapes: Sequence[Shape], values: Sequence[str] = ()) -> float | None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.time_parts import LOSSES
 from chopper_core.findings import MODULES, RULES
-from chopper_core.findings.rule import GENERAL, MEANING
+from chopper_core.findings.rule import GENERAL, MEANING, Threshold
 from chopper_core.findings.titles import MAX_TITLE
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards
@@ -1061,6 +1062,16 @@ def tables() -> dict[str, str]:
             ((rule, each.name, f"{each.value:g} {each.unit}", each.why) for rule, each in limits),
         ),
     }
+
+
+def test_each_threshold_is_listed_by_a_rule() -> None:
+    listed = {id(each) for each in GENERAL}
+    listed |= {id(each) for rule in RULES for each in rule.thresholds}
+    names = [f"chopper_core.findings.{name}" for name in MODULES]
+    declared = [(name, *each) for name in names for each in vars(import_module(name)).items()]
+    limits = [each for each in declared if isinstance(each[2], Threshold)]
+    assert len(limits) > 20
+    assert [f"{name}.{own}" for name, own, each in limits if id(each) not in listed] == []
 
 
 def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

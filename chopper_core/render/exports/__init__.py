@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.table import activity_rows
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import temporary_path
 from chopper_core.util.errors import DataError, UsageError
@@ -24,7 +25,6 @@ from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
-from chopper_core.model.table import activity_rows
 
 EXPORTS: Final[dict[str, str]] = {
     **declared("EXPORTS"),

@@ -40,6 +40,9 @@ CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 LOADING: Final = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 LAUNCH_US, ORDER_US, WAIT_US, CALL_US = 4.0, 1.0, 2.0, 8.0
 """The least time from a launch to a start, between activities of a stream, and of a wait."""
+BEHIND_US: Final = 30.0
+"""What was launched before and starts this soon after the end of another stream's activity waited
+for it: gradients aren't reduced before the backward pass has ended, 28 µs earlier."""
 
 
 # --- traces ---------------------------------------------------------------------------------------
@@ -607,7 +610,7 @@ def _start(rank: Rank, act: Act, last_of: dict[tuple[int, Any], Act], ended: lis
         bounds.append((before.end, before.new_end, ORDER_US))
     bounds += [(a.end, a.done(act.launch or act.start), WAIT_US) for a in act.after]
     for other in reversed(ended[-6:]):  # an end just before it, of another stream
-        if other.stream != act.stream and 0 <= act.start - other.end < 15:
+        if other.stream != act.stream and 0 <= act.start - other.end < BEHIND_US:
             latest = max((b[0] for b in bounds), default=-1.0)
             if other.end > latest:
                 bounds.append((other.end, other.new_end, WAIT_US))
