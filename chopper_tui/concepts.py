@@ -171,8 +171,8 @@ _CONCEPTS: Final = """
     why
         why reason reasons cause causes caused explain explanation wrong matter
     work
-        work works working does doing did happen happens happening run runs running executed called lie
-        lies
+        work works working does doing did happen happens happening run runs running executed called
+        lie lies
         invoked launched
     write
         write export save dump produce make generate create
