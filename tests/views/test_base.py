@@ -65,11 +65,16 @@ def pairs(run: Run, view: View, level: str, label: str) -> int:
     names = dict(view.scope) | ({level: label} if label else {})
     cut = set().union(*run.partial_iterations.values()) if not view.cut else set()
     cut = set() if "iteration" in names else set(map(str, cut))
-    wanted = {key: text for key, text in names.items() if key in ("gpu", "iteration")}
+    wanted = {key: text for key, text in names.items() if key in ("gpu", "iteration", "node")}
+    # A node's devices are numbered from 0.
+    nodes = np.cumsum([device.device == 0 for device in run.gpus]) - 1
     along = {key: text for key, text in names.items() if key in run.table.coordinates}
     found = set()
     for gpu, iteration in labels_of(run):
         own = {"gpu": str(gpu), "iteration": str(iteration) if iteration >= 0 else "none"}
+        own["node"] = (
+            f"node {nodes[gpu]}" if wanted.get("node", "unknown") != "unknown" else "unknown"
+        )
         places = {key: str(run.table.coordinates[key][gpu]) for key in along}
         if own | wanted == own and along == places and own["iteration"] not in cut:
             found.add((gpu, iteration))
