@@ -145,7 +145,7 @@ def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None
                         for frame, at in ((each, row), (total, rows[label]))
                     )
                     # What a GPU takes from others is a part of all of them.
-                    of_others = metric.reduces != "sum" and level == "gpu"
+                    of_others = metric.reduces != "sum" and level in ("gpu", "node")
                     of = pairs(run, view, "" if of_others else level, label)
                     where = (address.render(view), metric.name, label)
                     assert (number is None) == (other is None), where
