@@ -152,15 +152,15 @@ def declared_actions() -> tuple[Action, ...]:
 
 def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
     """The action and the argument of a command; a verb may be cut where it stays unique."""
-    verb, _, argument = text.strip().removeprefix(":").strip().partition(" ")
+    text = text.strip().removeprefix(":").strip()
+    verb, _, argument = text.partition(" ")
     known = tuple(actions)
     found = [each for each in known if each.verb == verb] or [
         each for each in known if verb and each.verb.startswith(verb)
     ]
-    whole = text.strip().removeprefix(":").strip().lower()
-    titled = {tab.title.lower(): name for name, tab in TABS.items()}
-    if not found and (name := verb if verb in VIEWS else titled.get(whole, "")):
-        return next(each for each in known if each.verb == "view"), name
+    is_title = text.lower() in (tab.title.lower() for tab in TABS.values())
+    if not found and (verb in VIEWS or is_title):
+        return next(each for each in known if each.verb == "view"), verb if verb in VIEWS else text
     if not found:
         raise UsageError(f"unknown command {verb!r}; ? lists the commands")
     if len(found) > 1:

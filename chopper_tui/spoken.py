@@ -52,12 +52,18 @@ _LEVEL_WORDS: Final = {level: level for level in LEVELS} | {
 """Words that people type for a level: before a label it is a place, alone a split."""
 _LABELLED: Final = ("gpu", "iteration", "phase", "layer")
 """Levels whose labels are understood; the names of the others are searched for."""
-_WORST: Final = frozenset(("worst", "bad", "lost", "improvable"))
-_LONGEST: Final = frozenset(("slowest", "longest", "largest", "top", "biggest", "costliest"))
-_SHORTEST: Final = frozenset(("fastest", "shortest", "smallest", "best", "quickest"))
+_ORDERS: Final = {
+    word: order
+    for order, words in (
+        ("worst", "worst bad lost improvable"),
+        ("longest", "slowest longest largest top biggest costliest"),
+        ("shortest", "fastest shortest smallest best quickest"),
+    )
+    for word in words.split()
+}
 _STATISTICS: Final = {name: name for name in STATISTICS if name != "sum"} | {"average": "mean"}
 _BASE: Final = frozenset(("baseline", "base", "reference"))
-_GAPS: Final = frozenset(("gap", "idle", "host", "cpu", "longest"))
+_GAPS: Final = frozenset(("gap", "idle", "host", "cpu"))
 """Words for the time in which a GPU waits for its host."""
 _LIMITS: Final = dict.fromkeys(("under", "below", "less", "<"), "<") | dict.fromkeys(
     ("over", "above", "more", ">"), ">"
@@ -142,11 +148,8 @@ def asked_in(run: Run, text: str) -> _Asked:
             asked.steps["phase"] = known["phase"][word]
         elif level and word != "l" and not asked.split:
             asked.split = level
-        elif word in _WORST | _LONGEST | _SHORTEST:
-            if word in _WORST:
-                asked.order = "worst"
-            else:
-                asked.order = "shortest" if word in _SHORTEST else "longest"
+        elif word in _ORDERS:
+            asked.order = _ORDERS[word]
         elif word in _STATISTICS:
             asked.statistic = _STATISTICS[word]
         elif word in _LIMITS and words and (number := _amount(words)):
@@ -302,22 +305,13 @@ def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
     text, place = " ".join(asked.rest), _at(view, asked.steps)
     if not can_look_through(run) or text.isdecimal():
         return
-    limit = ""
     if asked.limit:
-        words = [word for word in asked.rest if _names(run, word) is not None]
-        column = _column_named([word for word in asked.rest if word not in words])
-        if not (words and column):
-            return
-        text, limit = " ".join(words), f"{column.name}{asked.limit}"
+        yield from _limited(run, place, asked)
+        return
     named = _names(run, text)
     if named is None:
         return
     by, wanted = named
-    if limit:
-        sort = f"{'-' if asked.limit[0] == '>' else ''}{limit.partition(asked.limit)[0]}"
-        shown = replace(with_view(place, "kernels"), by=by, filter=f"{wanted} {limit}", sort=sort)
-        yield going(f"{text} with {limit}", "Kernels by name.", shown)
-        return
     where = f" of {_crumbs(asked.steps)}" if asked.steps else ""
     if asked.split == "shape":
         yield _of_shapes(run, place, asked, text, where)
@@ -336,6 +330,22 @@ def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
         yield going(f"{text}{where}, {first} first", "By name.", shown)
     elif not asked.statistic:
         yield going(f"{text}{where}", "Its kernels by name, the longest first.", shown)
+
+
+def _limited(run: Run, place: View, asked: _Asked) -> Iterator[Offer]:
+    """The kernels that some words name, of those whose figure, which the others name, is beyond a
+    limit."""
+    words = [word for word in asked.rest if _names(run, word) is not None]
+    column = _column_named([word for word in asked.rest if word not in words])
+    text = " ".join(words)
+    named = _names(run, text) if words and column is not None else None
+    if column is None or named is None:
+        return
+    by, wanted = named
+    limit = f"{column.name}{asked.limit}"
+    sort = f"-{column.name}" if asked.limit.startswith(">") else column.name
+    shown = replace(with_view(place, "kernels"), by=by, filter=f"{wanted} {limit}", sort=sort)
+    yield going(f"{text} with {limit}", "Kernels by name.", shown)
 
 
 def _names(run: Run, text: str) -> tuple[str, str] | None:

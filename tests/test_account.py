@@ -83,23 +83,19 @@ Place = Callable[[Run, str], Shown | float | None]
 """From a run and a scope, as an address has it, to what the place shows."""
 
 
-_FRAMES: Final[dict[tuple[int, View], tuple[Run, Frame | None]]] = {}
-
-
 def _frame(run: Run, asked: str, scope: str = "") -> Frame | None:
     levels = [part.partition("=")[0] for part in scope.split("/")] if scope else []
     order = ",".join(dict.fromkeys((*levels, *LEVELS)))
-    view = parse(f"R{f':{scope}' * bool(scope)}?{asked}&order={order}")
+    view = parse(f"R{f':{scope}' if scope else ''}?{asked}&order={order}")
 
-    key = (id(run), view)  # many places are of one frame
-    if key not in _FRAMES:
+    def made() -> Frame | None:
         # Of parts, the overview without its findings, which are compared in runs.
         asks = preview_frame if scope and view.name == "overview" else query
-        frame = None
         with suppress(ChopperError):
-            frame = asks(run, view)
-        _FRAMES[key] = run, frame
-    return _FRAMES[key][1]
+            return asks(run, view)
+        return None
+
+    return run.memo(("frame of places", view), made)  # Many places are of one frame.
 
 
 def said(view: str, words: str) -> Place:

@@ -16,7 +16,7 @@ from chopper_core.align.host import Host
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Int32
 from chopper_core.util.patterns import late
-from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.work.kernel_classes import ATTENTION_CLASS
 
 _INDEX: Final = late(r"\[(\d{1,9})\]")
 _QUOTED: Final = late(r"\[['\"](\w+)['\"]\]")
@@ -81,7 +81,7 @@ def marked_operations(host: Host) -> tuple[Int32, list[str]]:
     codes = np.full(len(activities), NO_LABEL, np.int32)
     if not host.trace.annotations:
         return codes, []
-    attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
+    attends = host.of_class(ATTENTION_CLASS)
     for code, mark in enumerate(host.trace.annotations):
         for is_attention in (False, True):
             own = (activities.annotation == code) & (attends == is_attention)

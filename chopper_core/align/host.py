@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from chopper_core.align.labels import NOWHERE, Intervals, Order, Points
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
@@ -29,7 +30,7 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.util.patterns import late
-from chopper_core.work.kernel_classes import is_communication, kernel_class, kernel_classes
+from chopper_core.work.kernel_classes import communication_classes, kernel_class, kernel_classes
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
@@ -158,7 +159,7 @@ class Host:
     def kind(self) -> Int8:
         """The kind of each activity; memset counts as compute."""
         category = self.trace.activities.category
-        kind = np.where(self.by_kernel(is_communication) > 0, Kind.COMM, Kind.COMPUTE)
+        kind = np.where(self.of_class(*communication_classes()), Kind.COMM, Kind.COMPUTE)
         kind[category == Category.MEMCPY] = Kind.COPY
         kind[category == Category.MEMSET] = Kind.COMPUTE
         return kind.astype(np.int8)
@@ -249,6 +250,12 @@ class Host:
         kernel_classes([self.trace.names[code] for code in used.tolist()])
         return used
 
+    @cached_property
+    def _classes(self) -> tuple[Interner, Index]:
+        """The classes of kernels, and the number of each activity's."""
+        number = Interner()
+        return number, self.by_kernel(lambda name: number[kernel_class(name)])
+
     def calls(self, pattern: re.Pattern[str]) -> Mask:
         return codes_matching(self.trace.names, self.trace.launches.name, pattern, self._called)
 
@@ -258,7 +265,10 @@ class Host:
         return _used(self.trace.names, self.trace.launches.name)
 
     def of_class(self, *classes: str) -> Mask:
-        return self.by_kernel(lambda name: kernel_class(name) in classes) > 0
+        """Which of the activities are of one of some classes of kernels."""
+        known, own = self._classes
+        is_wanted = np.array([each in classes for each in known], np.bool_)
+        return is_wanted[own]
 
     def text(self, row: int | np.intp) -> str:
         return self.trace.names[int(self.ranges.name[row])]

@@ -119,13 +119,13 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
 
 
 def _role_of(name: str) -> Role:
-    usual = Role.TANH if "tanh" in name else Role.OTHER
-    return _ROLES.get(kernel_class(name), usual)
+    known = _ROLES.get(kernel_class(name))
+    return known if known is not None else Role.TANH if "tanh" in name else Role.OTHER
 
 
 def _has_stages(host: Host) -> bool:
     """Whether GPUs pass activations on: the layers of a stage have numbers that nothing shows."""
-    return bool(host.by_kernel(lambda name: kernel_class(name) == "send_recv").any())
+    return bool(host.of_class("send_recv").any())
 
 
 def operations_of(role: Index, layer: Index) -> Index:

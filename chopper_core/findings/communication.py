@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from chopper_core.analyses.asked import Steady
 from chopper_core.analyses.overlap import effect, overlaps_in
 from chopper_core.findings.rule import (
+    FEWEST,
     Cost,
     Finding,
     FindingsContext,
@@ -20,12 +22,18 @@ from chopper_core.findings.rule import (
     threshold,
 )
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, of_name, one_line, shortened
-from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
-from chopper_core.graph.contention import TRANSFERS
+from chopper_core.graph.collectives import (
+    PAIRWISE,
+    Collectives,
+    collectives_of,
+    comm_rows,
+    sent_and_received,
+)
+from chopper_core.graph.contention import MIN_DURATION_NS, TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.groups import work_of
-from chopper_core.model.phrases import listed, percent, recurrence, time
+from chopper_core.model.phrases import listed, longer_by, percent, recurrence, time
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
@@ -34,6 +42,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
+    grouped_by,
     medians_without,
     places_by,
     quantiles_of,
@@ -48,7 +57,7 @@ COST: Final = threshold("""cost of a slow link | 1 | % of the step
 
 
 class SlowLink(Struct, frozen=True):
-    """A process group whose collectives transfer slower."""
+    """A process group, or a pair of GPUs, that transfers slower."""
 
     gpus: tuple[int, ...]
     kind: str
@@ -61,30 +70,39 @@ class SlowLink(Struct, frozen=True):
     """Longer transfers, per step."""
     when: tuple[int, ...] = ()
     """The places of the steps in which it is slow; none: all."""
+    of: int | None = None
+    """The one GPU of which all links are slow."""
 
 
 @rule(
     "slow-link",
     cost="the exposed part of the longer transfers of the group",
-    needs="several process groups with like collectives",
+    needs="several process groups with like collectives, or four pairs of GPUs with like transfers",
     thresholds=(SLOWER, COST),
 )
 def slow_link(context: FindingsContext) -> Iterator[Finding]:
-    """A process group whose collectives transfer slower than like ones of other groups."""
+    """A process group whose collectives transfer slower than like ones of other groups, or a pair
+    of GPUs that sends and receives slower than others."""
     for link in slow_links(context):
         if context.share(link.transfer_ns) < COST.share:
             continue
         since = recurrence(link.when, context.iterations)
+        takes = longer_by(1 + link.slower)
         slower = f"{percent(link.slower)} slower{since}"
+        if not takes.endswith("longer"):
+            slower = f"{takes.removesuffix('long')}slow{since}"
         iterations = [context.iterations[at] for at in link.when]
         steps = {"iteration": iterations} if iterations else {}
+        short, which = gpus_in_short(context, link.gpus), context.gpus_text(link.gpus)
+        which = f"the link of {which} is slow"
+        if link.of is not None:
+            others = [gpu for gpu in link.gpus if gpu != link.of]
+            short, which = f"GPU {link.of}", f"the links of GPU {link.of} with "
+            which += f"{context.gpus_text(others)} are slow"
         yield context.finding(
-            one_line(
-                f"the link of {gpus_in_short(context, link.gpus)} is {slower}",
-                f": {shortened(link.kind)}",
-            ),
-            f"the link of {context.gpus_text(link.gpus)} is slow{since}: {link.kind} takes "
-            f"{percent(link.slower)} longer to transfer there than in like groups, "
+            one_line(f"the link of {short} is {slower}", f": {shortened(link.kind)}"),
+            f"{which}{since}: {link.kind} takes {takes} to transfer there "
+            f"{'than' if takes.endswith('longer') else 'as'} in like groups, "
             f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
             context.with_view("comms", "group", sort="bus_gbps"),
             Cost.COMMUNICATION,
@@ -105,6 +123,77 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
     chosen = context.collectives
     if chosen is None or everything is None:
         return []
+    return [*_slow_groups(context, chosen, everything), *_slow_pairs(context, everything)]
+
+
+def _slow_pairs(context: FindingsContext, everything: Collectives) -> list[SlowLink]:
+    """Pairs of GPUs whose sends and receives transfer slower than those of most pairs; those that
+    one GPU has in common are one."""
+    table, steps = context.table, np.array(context.iterations, np.int64)
+    pairs = sent_and_received(everything)
+    when = first_equal(steps, table.iteration[pairs[:, 0]].astype(np.int64))
+    inside = (when >= 0) & np.isin(table.gpu[pairs], context.gpus).all(axis=1)
+    pairs, when = pairs[inside], when[inside]
+    # Forward and backward go in two directions.
+    ends = np.sort(table.gpu[pairs], axis=1).T
+    links, link = combined([*ends, table.phase[pairs[:, 0]]])
+    if len(combined(list(ends))[0]) < FEWEST.value:
+        return []
+    begins = table.start_ns[pairs]
+    ends = begins + table.duration_ns[pairs]
+    # A send that was buffered has ended before its receive begins.
+    is_buffered = ends[:, 0] < begins[:, 1]
+    since = np.where(is_buffered, begins[:, 0], begins.max(axis=1))
+    took = (ends[:, 0] - since).astype(np.float64)
+    like = combined([table.operation[pairs[:, 0]], table.bytes[pairs[:, 0]]])[1]
+    cells, cell = combined([like, link])
+    medians = quantiles_of(took, cell, len(cells), (0.5,))[:, 0]
+    # That of most pairs: a receive that begins late shows only the end of its transfer.
+    usual = quantiles_of(medians, cells[:, 0], int(like.max()) + 1, (_OFTEN,))[like, 0]
+    slower = took > (1 + SLOWER.share) * usual
+    shape = len(links), len(steps)
+    code = link * len(steps) + when
+    each = [counts_of(own, len(links) * len(steps)).reshape(shape) for own in (code, code[slower])]
+    slow_in = 2 * each[1] > each[0]
+    is_always = 2 * each[1].sum(axis=1) > each[0].sum(axis=1)
+    times = {
+        place: () if is_always[place] else tuple(np.flatnonzero(slow_in[place]).tolist())
+        for place in np.flatnonzero(is_always | slow_in.any(axis=1)).tolist()
+    }
+    longer = np.maximum(took - usual, 0.0)
+    found = []
+    for then, places in grouped_by(times, lambda place: times[place]).items():
+        for gpu, own in _by_gpu({place: tuple(links[place, :2].tolist()) for place in places}):
+            there = np.isin(link, own) & (np.isin(when, then) if then else True)
+            exposed = np.minimum(longer[there, None], table.exposed_comm_ns[pairs[there]])
+            gpus, member = ranked(table.gpu[pairs[there]].ravel())
+            found.append(
+                SlowLink(
+                    tuple(gpus.tolist()),
+                    context.text("operation", int(table.operation[pairs[there][0, 0]])),
+                    float(took[there].sum() / max(usual[there].sum(), 1.0) - 1),
+                    float(sums_of(exposed.ravel(), member).max()) / len(steps),
+                    float(longer[there].sum()) / len(steps),
+                    then,
+                    gpu,
+                )
+            )
+    return found
+
+
+def _by_gpu(links: dict[int, tuple[int, ...]]) -> Iterator[tuple[int | None, list[int]]]:
+    """The GPU that most links have in common, with these; those left one by one, with None."""
+    left = dict(links)
+    while left:
+        gpu, number = Counter(gpu for ends in left.values() for gpu in ends).most_common(1)[0]
+        own = [place for place, ends in left.items() if gpu in ends] if number > 1 else [*left][:1]
+        yield (gpu if number > 1 else None), own
+        left = {place: ends for place, ends in left.items() if place not in own}
+
+
+def _slow_groups(
+    context: FindingsContext, chosen: Collectives, everything: Collectives
+) -> list[SlowLink]:
     table = context.table
     of_set = np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
     sets = chosen.number[of_set]
@@ -151,7 +240,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
                 tuple(distinct(table.gpu[rows]).tolist()),
                 table.operations[int(sums_of(lost[known], everything.kind[sets[known]]).argmax())],
                 float(transfer[known].sum() / usual[known].sum() - 1),
-                max(float(beyond[known].sum()), 0.0) / len(numbers),
+                float(np.clip(beyond[known].sum(), 0.0, lost[known].sum())) / len(numbers),
                 float(lost[known].sum()) / len(numbers),
                 () if is_always else tuple(slow_in.tolist()),
             )
@@ -298,8 +387,6 @@ _ALONE: Final = 0.1
 """Up to this share of its time during communication a kernel runs alone."""
 _BESIDE: Final = 0.5
 """From this share on it runs next to it."""
-_MIN_DURATION_NS: Final = 2_000
-"""The time of a shorter kernel is its launch's."""
 _MIN_ALONE: Final = 4
 """Kernels that a usual time needs."""
 _OFTEN: Final = 0.75
@@ -417,7 +504,7 @@ def _without_layers(context: FindingsContext) -> Iterator[Finding]:
     kernels of the same work that don't."""
     table, rows = context.table, context.node.rows
     is_own = (table.layer[rows] == NO_LABEL) & (table.kind[rows] == Kind.COMPUTE)
-    rows = rows[is_own & (table.duration_ns[rows] >= _MIN_DURATION_NS)]
+    rows = rows[is_own & (table.duration_ns[rows] >= MIN_DURATION_NS)]
     if not len(rows) or not table.overlap_ns[rows].any():
         return
     levels = ("gpu", "kernel", "phase", "operation")

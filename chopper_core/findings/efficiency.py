@@ -56,14 +56,15 @@ def _rows_that_compute(context: FindingsContext) -> Index:
     return np.asarray(rows[context.table.kind[rows] == Kind.COMPUTE], np.intp)
 
 
-def _named(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) -> list[str]:
-    """The labels that lose most, with their time per GPU and step."""
+def _most(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) -> tuple[str, str]:
+    """The label that loses most, in short; and those that do with their time per GPU and step."""
     codes, code = combined([context.table.column(level)[rows]])
     sums = sums_of(lost_ns, code, len(codes))
-    return [
-        f"{context.text(level, int(codes[at, 0]))} {time(context.per_iteration(float(sums[at])))}"
-        for at in largest_first(sums)
-    ]
+    order = largest_first(sums)
+    labels = [context.text(level, int(codes[at, 0])) for at in order]
+    times = [time(context.per_iteration(float(sums[at]))) for at in order]
+    named = (f"{label} {taken}" for label, taken in zip(labels, times, strict=True))
+    return shortened(labels[0]), listed(named, _MAX_LISTED)
 
 
 def _own_name(kernel: str) -> str:
@@ -124,16 +125,15 @@ def wide_type(context: FindingsContext) -> Iterator[Finding]:
     if context.share(context.per_iteration(float(lost.sum()))) < WIDER.share:
         return
     rows, lost, code = rows[is_wide], lost[is_wide], code[is_wide]
-    named = _named(context, rows, lost, "operation")
+    first, named = _most(context, rows, lost, "operation")
     types = list(ElementType)
     wide = types[int(sums_of(lost, code, len(peaks)).argmax())].text
-    first = shortened(named[0].rpartition(" ")[0].rpartition(" ")[0])
     saving = time(context.per_iteration(float(lost.sum())))
     yield _less(
         context,
         of_name(f"{first} runs in {wide}", f", other products in {types[main].text}"),
         f"matrix products run in {wide}, while most run in {types[main].text}: "
-        f"{listed(named, _MAX_LISTED)} beyond the same FLOPs in {types[main].text}; {saving}"
+        f"{named} beyond the same FLOPs in {types[main].text}; {saving}"
         f"{context.per_gpu} in all",
         rows,
         lost,
@@ -211,16 +211,16 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
     cost = context.per_iteration(float(took.sum()))
     if context.share(cost) < MOVED.share:
         return
-    named = _named(context, rows, took, "operation")
+    first, named = _most(context, rows, took, "operation")
     each = len(rows) / max(context.spots, 1)
     yield _less(
         context,
         one_line(
             f"kernels that only copy tensors take {percent(context.share(cost))} of the step",
-            f": {shortened(named[0].rpartition(' ')[0].rpartition(' ')[0])}",
+            f": {first}",
         ),
         f"{each:,.0f} kernels a step copy tensors into another layout or type and compute nothing: "
-        f"{listed(named, _MAX_LISTED)}; {time(cost)}{context.per_gpu} in all",
+        f"{named}; {time(cost)}{context.per_gpu} in all",
         rows,
         took,
         "operation",
@@ -245,12 +245,12 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     each = len(rows) / max(context.spots, 1)
     if each < FEWEST.value or context.share(cost) < UNFUSED.share:
         return
-    named = _named(context, rows, took, "kernel")
+    _, named = _most(context, rows, took, "kernel")
     yield _less(
         context,
         one_line(f"attention isn't fused: its softmax alone takes {time(cost)} a step"),
         f"{each:,.0f} softmax kernels a step run on their own, as fused attention has none: "
-        f"{listed(named, _MAX_LISTED)}; products, masks and casts around them would go, too",
+        f"{named}; products, masks and casts around them would go, too",
         rows,
         took,
         "kernel",

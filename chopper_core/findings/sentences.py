@@ -43,7 +43,8 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     why = _why_saving(context, finding)
     quoted = _QUOTED
     if finding.evidence.name == "ranks":
-        quoted += f"; lag and delay say how late GPU {finding.gpu} is, waits are time of the others"
+        whose = "these GPUs are" if finding.gpu is None else f"GPU {finding.gpu} is"
+        quoted += f"; lag and delay say how late {whose}, waits are time of the others"
     sentences = [text, why, quoted if why and finding.saving_ns else ""]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")

@@ -67,7 +67,8 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     wakes, hosts = _wakes(hosts, timed)
     launched = hosts.launches(timed)
     edges = _with_lags(timed, edges) if lead is None else edges
-    begin, member, number = _meetings(run, timed)
+    transfers = _transfers(run, timed)
+    begin, member, number = _meetings(run, timed, transfers)
     count, arrivals = len(timed.rows), len(member)
     first = run_starts(number)
     met = begin[member[first]]
@@ -86,7 +87,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     if lead is None:
         is_whole = len(timed.rows) == activity_count(run.table)
         iteration = None if is_whole else run.table.iteration[timed.rows]
-        has_all = run.world <= len({each.rank for each in run.gpus})
+        has_all = run.world <= len(run.ranks)
         edges, latency, unseen = _with_unseen_waits(
             timed, iteration, edges, known, latency, only_first=has_all
         )
@@ -99,6 +100,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
         _edges(host + follows - 1, host + follows, Evidence.SEQUENCE),
         _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, wakes),
         _edges(hosts.followed, host + hosts.follows, Evidence.FOLLOWED, behind),
+        _buffered(timed, transfers, enters),
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
         _edges(leads, enters[led], Evidence.LAUNCH),
@@ -196,22 +198,38 @@ def _forward(edges: EdgeRows, gpu: Int32) -> EdgeRows:
     return edges.take(np.lexsort((edges.source, edges.target)))
 
 
-def _meetings(run: Run, timed: TimedRows) -> tuple[Int64, Index, Index]:
-    """When the work of each row begins; the places of members of collectives, meeting by meeting,
-    and the number of each one's meeting."""
+def _transfers(run: Run, timed: TimedRows) -> Index:
+    """The places of the rows of sends and receives that are one transfer, as pairs x 2."""
+    found = collectives_of(run)
+    if found is None:
+        return np.zeros((0, 2), np.intp)
+    place_of = np.full(len(run.table), -1, np.intp)
+    place_of[timed.rows] = np.arange(len(timed.rows))
+    pairs = place_of[transfer_pairs(found)]
+    return pairs[(pairs >= 0).all(axis=1)]
+
+
+def _buffered(timed: TimedRows, transfers: Index, enters: Index) -> EdgeRows:
+    """The dependencies of receives on sends that ended before they began."""
+    sent, received = transfers[timed.end[transfers[:, 0]] < timed.start[transfers[:, 1]]].T
+    return _edges(sent, enters[received], Evidence.REPEATED)
+
+
+def _meetings(run: Run, timed: TimedRows, transfers: Index) -> tuple[Int64, Index, Index]:
+    """When the work of each row begins; the places of members of collectives and transfers,
+    meeting by meeting, and the number of each one's meeting."""
     begin = timed.start.copy()
     found = collectives_of(run)
     if found is None:
         return begin, np.zeros(0, np.intp), np.zeros(0, np.intp)
-    pairs = transfer_pairs(found)
-    rows = np.append(found.rows, pairs)
-    sets = np.append(found.member_set, np.repeat(len(found) + np.arange(len(pairs)), 2))
-    met = np.append(found.last_start_ns, run.table.start_ns[pairs].max(axis=1, initial=0))
     place_of = np.full(len(run.table), -1, np.intp)
     place_of[timed.rows] = np.arange(len(timed.rows))
-    place, last = place_of[rows], met[sets]
+    place = np.append(place_of[found.rows], transfers)
+    sets = np.append(found.member_set, np.repeat(len(found) + np.arange(len(transfers)), 2))
+    met = np.append(found.last_start_ns, timed.start[transfers].max(axis=1, initial=0))
+    last = met[sets]
     # One that ended before the last arrived did not wait for it.
-    waits = (place >= 0) & np.append(found.complete, np.ones(len(pairs), np.bool_))[sets]
+    waits = (place >= 0) & np.append(found.complete, np.ones(len(transfers), np.bool_))[sets]
     waits &= timed.end[place] >= last
     begin[place[waits]] = last[waits]
     sets = sets[waits]

@@ -293,20 +293,49 @@ def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
 
 
 def transfer_pairs(found: Collectives) -> Index:
-    """The rows of sends and receives that are one transfer by their ends alone, as pairs x 2: the
-    only two in a larger process group that end at a time."""
+    """The rows of sends and receives that are one transfer by their ends alone, as pairs x 2, that
+    which ends first before the other: the only two in a larger process group that end at a time.
+
+    Such pairs tell which stream of a GPU, in which phase, sends to which one of another. Where all
+    that these run follows in that order, the n-th of both are one: a send may be buffered, and end
+    long before its receive begins.
+    """
     table, group = found.table, found.group[found.member_set]
     is_open = np.isin(found.kind, _codes(table, _PAIRWISE)) & (found.members.sizes() == 1)
     own = np.flatnonzero(is_open[found.member_set] & (group != UNKNOWN))
     end = table.start_ns[found.rows] + table.duration_ns[found.rows]
     own = own[np.lexsort((end[own], group[own]))]
-    rows, begins = found.rows[own], run_mask(group[own])
-    begins[1:] |= np.diff(end[own]) > _SAME_END_NS
+    rows, end, begins = found.rows[own], end[own], run_mask(group[own])
+    begins[1:] |= np.diff(end) > _SAME_END_NS
     first = np.flatnonzero(begins)
     first = first[run_sizes(first, len(rows)) == _PAIR]
-    pairs = np.stack([rows[first], rows[np.minimum(first + 1, len(rows) - 1)]], axis=1)
-    differ: Mask = table.gpu[pairs[:, 0]] != table.gpu[pairs[:, 1]]
-    return pairs[differ]
+    first = first[table.gpu[rows[first]] != table.gpu[rows[np.minimum(first + 1, len(rows) - 1)]]]
+    pairs = np.stack([first, first + 1], axis=1)
+    labels = [group[own], *(each[rows] for each in (table.gpu, table.stream, table.phase))]
+    side = combined(labels)[1]
+    for ways in combined(list(np.sort(side[pairs], axis=1).T))[0].tolist():
+        places = [np.flatnonzero(side == way) for way in ways]
+        if len(places[0]) != len(places[1]):
+            continue
+        later = end[places[1]] - end[places[0]]
+        if later.min() < -_SAME_END_NS:
+            places, later = places[::-1], -later
+        if later.min() >= -_SAME_END_NS:
+            is_known = np.isin(side[pairs], ways).any(axis=1)
+            pairs = np.concatenate([pairs[~is_known], np.stack(places, axis=1)])
+    return np.asarray(rows[pairs], np.intp)
+
+
+def sent_and_received(found: Collectives) -> Index:
+    """The rows of all sends and receives that are one transfer, as pairs x 2, that which ends first
+    before the other: those matched as a set of two, and `transfer_pairs`."""
+    table = found.table
+    whole = found.complete & np.isin(found.kind, _codes(table, _PAIRWISE))
+    first = found.members.first[whole & (found.members.sizes() == _PAIR)]
+    pairs = np.stack([found.rows[first], found.rows[np.minimum(first + 1, len(found.rows) - 1)]], 1)
+    later = np.argsort(table.start_ns[pairs] + table.duration_ns[pairs], axis=1, kind="stable")
+    pairs = np.take_along_axis(pairs, later, axis=1)
+    return np.concatenate([pairs, transfer_pairs(found)]).astype(np.intp)
 
 
 def _codes(table: KernelTable, operations: frozenset[str]) -> Index:

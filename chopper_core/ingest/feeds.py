@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,9 @@ import msgspec
 from chopper_core.model.recent import NodeGpu, NodeProcess
 from chopper_core.record.gpus import GpuLibrary, open_library
 from chopper_core.record.sampler import TOOLS, GpuSampler, LineFile, tool_command
+from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.dcgm import scraped_lines
+from chopper_core.sources.telemetry.rounds import SampleRounds
 from chopper_core.util.children import ending_with_parent
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.memory import internal_error
@@ -37,6 +40,8 @@ _TOOL_PROCESSES_S: Final = 5.0
 _CELLS: Final = "--format=csv,noheader,nounits"
 _AMD_SIZES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _COMMAND_BYTES: Final = 400
+_MOST_ROUNDS: Final = 1 << 10
+"""Rounds of samples that wait for who reads them."""
 
 
 class FeedCall:
@@ -89,7 +94,12 @@ class LibraryFeed:
 
     def __init__(self, library: GpuLibrary, path: Path) -> None:
         self._library, self._sampler = library, GpuSampler(library)
+        self.path = path
         self._file = LineFile(path, self._sampler.heading, _MAX_OWN_BYTES)
+        gpus = [GpuName(each.index, each.kfd_node, pci=each.pci) for each in self._sampler.gpus]
+        self._rounds = SampleRounds(library.columns, gpus)
+        self._taken: deque[Telemetry] = deque(maxlen=_MOST_ROUNDS)
+        """What the file has that nobody has asked for."""
         self.gpus = {
             gpu.index: NodeGpu(gpu.name, gpu.pci, gpu.memory_bytes) for gpu in self._sampler.gpus
         }
@@ -98,8 +108,10 @@ class LibraryFeed:
         self._due_s = 0.0
 
     def __call__(self) -> None:
-        lines = self._sampler.lines()
-        self._file.write(lines)
+        rows = self._sampler.rows()
+        self._file.write([*map(self._sampler.line, rows)])
+        samples = [(device, time_ns, readings) for device, time_ns, _, readings in rows]
+        self._taken.append(self._rounds.telemetry(self.path, samples))
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PROCESSES_S
@@ -108,8 +120,13 @@ class LibraryFeed:
                 NodeProcess(index[each.device], each.pid, each.memory_bytes, *_named(each.pid))
                 for each in self._library.processes()
             )
-        if not lines and self._library.failed:
+        if not rows and self._library.failed:
             raise DataError(next(reversed(self._library.failed)))
+
+    def taken(self) -> Iterator[Telemetry]:
+        """The samples since the call before."""
+        while self._taken:
+            yield self._taken.popleft()
 
 
 def _named(pid: int) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.other_runs import OtherRuns, of_manifests
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.step_tails import StepTails
-from chopper_core.ingest.tail import Tail
+from chopper_core.ingest.tail import FeedSamples, FollowedSamples, Tail
 from chopper_core.ingest.watch import RunFiles, gone_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import AlarmEvent, OtherRun, RecentSamples
@@ -98,13 +98,13 @@ class Follower:
         folder = cache.directory()
         atomic.make_private(folder)
         self._folder = atomic.temporary_path(folder / "followed", "new")
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, FollowedSamples] = {}
         self._logs = LogTails()
         self._stale: frozenset[tuple[str, int]] = frozenset()
         """Signals of GPUs without news, as of the last look."""
         self._steps = StepTails()
-        self._of_trainers: set[Path] = set()
-        """The files that are trainers' logs."""
+        self._families: dict[tuple[object, ...], Family] = {}
+        """The families of files, by path and inode: their start stays as it is."""
         self._read: Mapping[str, FileState] = {}
         """The state of the files when they were read last."""
         self._late: set[str] = set()
@@ -211,9 +211,9 @@ class Follower:
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
         growing = {
-            path for path in changed & state.keys() if is_ring(path) or self._is_tailed(Path(path))
+            path for path in changed & state.keys() if is_ring(path) or self._is_tailed(path, state)
         }
-        logs = {path for path in changed - growing if self._is_log(Path(path))}
+        logs = {path for path in changed - growing if self._is_log(path, state)}
         others = {path for path in changed - growing - logs if not self._is_status(path)}
         self._unsettled = {path for path in others if state.get(path) != before.get(path)}
         since_s = time.monotonic() - self._read_s
@@ -239,12 +239,19 @@ class Follower:
         self._feed()
         if self.feeds:
             for path in self.folder.iterdir():
-                self._tails.setdefault(path, Tail(path))
+                self._follow(path)
         came = [tail.read(self.recent, self.run) for tail in [*self._tails.values()]]
         came.append(self._tail_steps())
         self.alarms.look(self.run, self.recent)
         stale, self._stale = self._stale, self.recent.stale(time.time())
         return any(came) or stale != self._stale
+
+    def _follow(self, path: Path) -> None:
+        """Read what comes to a telemetry file from now on."""
+        if path not in self._tails:
+            own = (each for each in self.feeds if isinstance(each, LibraryFeed))
+            feed = next((each for each in own if each.path == path), None)
+            self._tails[path] = Tail(path) if feed is None else FeedSamples(feed)
 
     def _tail_steps(self) -> bool:
         """Read new steps; False without any, and without news of a stall."""
@@ -286,7 +293,7 @@ class Follower:
             # Devices belong to other GPUs, or to some at last: what was dropped is read again.
             self._tails, self.recent.series = {}, {}
         for file in discover(paths, Family.TELEMETRY).files:
-            self._tails.setdefault(file.path, Tail(file.path))
+            self._follow(file.path)
         self._recorded, self._inputs = recorded_at(paths), {*inputs_of(run)}
         if self._recorded is not None and len(paths) == 1:
             others += of_manifests(self._recorded.manifests)
@@ -341,16 +348,24 @@ class Follower:
         self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began_s
         give_back()
 
-    def _is_tailed(self, path: Path) -> bool:
-        if path not in self._tails and family_of(path) is Family.TELEMETRY:
-            self._tails[path] = Tail(path)
-        return path in self._tails
+    def _is_tailed(self, path: str, state: Mapping[str, FileState]) -> bool:
+        if Path(path) not in self._tails and self._family(path, state) is Family.TELEMETRY:
+            self._follow(Path(path))
+        return Path(path) in self._tails
 
-    def _is_log(self, path: Path) -> bool:
-        # A log is known by its first step, which may not have come yet.
-        if path not in self._of_trainers and family_of(path) is Family.TRAINER:
-            self._of_trainers.add(path)
-        return path in self._of_trainers
+    def _is_log(self, path: str, state: Mapping[str, FileState]) -> bool:
+        return self._family(path, state) is Family.TRAINER
+
+    def _family(self, path: str, state: Mapping[str, FileState]) -> Family | None:
+        """The family of a file; of one that is gone, what it was."""
+        *_, inode, device = state.get(path) or self._read.get(path) or (0, 0)
+        key = path, inode, device
+        if key not in self._families:
+            family = family_of(Path(path))
+            if family is None:  # A log is known by its first step, which may not have come yet.
+                return None
+            self._families[key] = family
+        return self._families[key]
 
     def _is_status(self, path: str) -> bool:
         """Whether a recording writes the file again and again; its end is in its manifest."""

@@ -1,4 +1,5 @@
-"""The end of a growing telemetry file: whole new lines, read below the file's own headings."""
+"""New samples of a run that is still going: whole new lines of a growing telemetry file, read below
+the file's own headings, or what a library gives."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.ingest.feeds import LibraryFeed
 from chopper_core.ingest.recorded import recorded_at
 from chopper_core.ingest.untraced import identified
 from chopper_core.model.recent import RecentSamples
@@ -34,9 +36,9 @@ _MAX_HEADINGS: Final = 50
 _AGAIN: Final = 128, 512
 """Lines, at least and at most, that are read once more with new ones: rates are differences to
 the sample before, and samples with one stamp are averaged."""
-_ROUNDS: Final = 8
+_ROUNDS: Final = 4
 """Fewer lines do where they have so many samples of each signal."""
-_PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 18
 _BLOCK: Final = 1 << 15
 """Bytes that are looked for by time."""
 _LAST_BLOCKS: Final = 8
@@ -47,14 +49,88 @@ _WHOLE: Final = (b"\x1f\x8b", b"[", b"{", b"PAR1")
 _LONGEST_START: Final = 8
 
 
-class Tail:
-    """A telemetry file, and how far it was read."""
+class FollowedSamples:
+    """Adds the samples of one source that aren't known yet, in the order in which they came."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._offset_ns = self._newest_ns = 0
+        self._times: dict[tuple[str, SignalName], Int64] = {}
+        """The times of the samples that came last, by GPU and signal."""
+
+    def read(self, recent: RecentSamples, run: Run) -> bool:
+        """Add what is new; False where nothing came."""
+        raise NotImplementedError
+
+    def _add(self, telemetry: Telemetry, recent: RecentSamples, run: Run) -> bool:
+        """Add the samples that aren't known yet; of the newest stamp there may be more now."""
+        before, self._times = self._times, {}
+        own: dict[tuple[int, SignalName], tuple[SignalSamples, Mask]] = {}
+        for (number, name), parts in telemetry.signals.items():
+            for each in (part for part in parts if not part.part and name in TRACKS):
+                key = telemetry.gpus[number].text, name
+                own[number, name] = (
+                    each,
+                    _are_among(each.time_ns, before.get(key, each.time_ns[:0])),
+                )
+                self._times[key] = each.time_ns
+        fresh = [each.time_ns[~is_known] for each, is_known in own.values()]
+        first_ns = min((int(each[0]) for each in fresh if len(each)), default=0)
+        newest_ns = max((int(each[-1]) for each in fresh if len(each)), default=0)
+        is_set_back = newest_ns and newest_ns < self._newest_ns - _CLOCK_SET_NS
+        if is_set_back:
+            # They come after those before, and none of these is read again.
+            self._offset_ns += self._newest_ns - first_ns + SECOND_NS
+            self._forget()
+        self._newest_ns = newest_ns or self._newest_ns
+        gpu_of = _gpus_of(telemetry, run)
+        source = telemetry.resolution_ns or 1, str(self.path)
+        for (number, name), (each, is_known) in own.items():
+            if number in gpu_of and not telemetry.is_of_node:
+                if not is_set_back:
+                    is_known[-1] = False
+                samples = each.time_ns[~is_known] + self._offset_ns, each.value[~is_known]
+                recent.add(
+                    name.value,
+                    (TRACKS[name].title, TRACKS[name].unit),
+                    gpu_of[number],
+                    samples,
+                    source,
+                )
+        return bool(own)
+
+    def _forget(self) -> None:
+        """Leave what came before: a clock was set back."""
+        self._times = {}
+
+
+class FeedSamples(FollowedSamples):
+    """The samples of a library as it gives them, after those that are in its file already."""
+
+    def __init__(self, feed: LibraryFeed) -> None:
+        super().__init__(feed.path)
+        self._feed = feed
+        self._before: Tail | None = Tail(feed.path)
+
+    def read(self, recent: RecentSamples, run: Run) -> bool:
+        came = [self._add(each, recent, run) for each in self._feed.taken()]
+        if self._before is not None:
+            came.append(self._before.read(recent, run))
+            self._before = None
+        if any(came):
+            recent.newest_s = time.time()
+        return any(came)
+
+
+class Tail(FollowedSamples):
+    """A telemetry file, and how far it was read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._scratch = TemporaryDirectory(prefix="chopper-")
         self._state = (-1, -1, -1)
-        self._offset_ns = 0
+        self._size = 0
+        """The bytes that a look found: lines that come while it reads wait for the next one."""
         self._is_dated = False
         self._begin()
 
@@ -65,8 +141,7 @@ class Tail:
         """The lines above the rows."""
         self._last: list[bytes] = []
         """The last lines that were read."""
-        self._times: dict[tuple[str, SignalName], Int64] = {}
-        """The times of their samples, by GPU and signal."""
+        self._times = {}
         self._new_lines = 0
         self._is_untimed = False
         self._newest_ns = 0
@@ -78,7 +153,7 @@ class Tail:
             state = status.st_size, status.st_mtime_ns, status.st_ino
             if state == self._state:
                 return False
-            self._state = state
+            self._state, self._size = state, status.st_size
             with self.path.open("rb") as file:
                 last = b"".join(self._last[-1:])
                 file.seek(self._at - len(last))
@@ -168,7 +243,7 @@ class Tail:
         """The samples of the next whole lines and of some before; None where there are none."""
         with self.path.open("rb") as file:
             file.seek(self._at)
-            data = file.read(_PIECE)
+            data = file.read(max(min(_PIECE, self._size - self._at), 0))
         data = data[: data.rfind(b"\n") + 1]  # The rest of the last line is still to come.
         text = data if self._at else data.removeprefix(BYTE_ORDER_MARK)
         lines = text.splitlines(keepends=True)
@@ -187,7 +262,7 @@ class Tail:
         if context:
             own = [len(each.time_ns) for each in chain.from_iterable(telemetry.signals.values())]
             lines_each = -(-(len(context) - len(self._head) + len(lines)) // min(own))
-            self._last = self._last[-max(_ROUNDS * lines_each, len(lines)) :]
+            self._last = self._last[-max(_ROUNDS * lines_each, 1) :]
         return telemetry
 
     def _read_lines(self, lines: Sequence[bytes]) -> Telemetry:
@@ -215,49 +290,16 @@ class Tail:
             self._format = None
         return self._format is not None
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._last = self._last[-self._new_lines :]
+
     def _note_headings(self, lines: Sequence[bytes]) -> None:
         """Read on below headings that came again, perhaps changed, after a tool's restart."""
         if self._head:
             first = self._head[-1].split(b",")[0]
             again = [line for line in lines if line.split(b",")[0] == first]
             self._head = [*self._head[:-1], *(again[-1:] or self._head[-1:])]
-
-    def _add(self, telemetry: Telemetry, recent: RecentSamples, run: Run) -> bool:
-        """Add the samples that aren't known yet; of the newest stamp there may be more now."""
-        before, self._times = self._times, {}
-        own: dict[tuple[int, SignalName], tuple[SignalSamples, Mask]] = {}
-        for (number, name), parts in telemetry.signals.items():
-            for each in (part for part in parts if not part.part and name in TRACKS):
-                key = telemetry.gpus[number].text, name
-                own[number, name] = (
-                    each,
-                    _are_among(each.time_ns, before.get(key, each.time_ns[:0])),
-                )
-                self._times[key] = each.time_ns
-        fresh = [each.time_ns[~is_known] for each, is_known in own.values()]
-        first_ns = min((int(each[0]) for each in fresh if len(each)), default=0)
-        newest_ns = max((int(each[-1]) for each in fresh if len(each)), default=0)
-        is_set_back = newest_ns and newest_ns < self._newest_ns - _CLOCK_SET_NS
-        if is_set_back:
-            # They come after those before, and none of these is read again.
-            self._offset_ns += self._newest_ns - first_ns + SECOND_NS
-            self._last, self._times = self._last[-self._new_lines :], {}
-        self._newest_ns = newest_ns or self._newest_ns
-        gpu_of = _gpus_of(telemetry, run)
-        source = telemetry.resolution_ns or 1, str(self.path)
-        for (number, name), (each, is_known) in own.items():
-            if number in gpu_of and not telemetry.is_of_node:
-                if not is_set_back:
-                    is_known[-1] = False
-                samples = each.time_ns[~is_known] + self._offset_ns, each.value[~is_known]
-                recent.add(
-                    name.value,
-                    (TRACKS[name].title, TRACKS[name].unit),
-                    gpu_of[number],
-                    samples,
-                    source,
-                )
-        return bool(own)
 
 
 def _are_among(times: Int64, known: Int64) -> Mask:

@@ -18,6 +18,8 @@ from chopper_core.record.manifest import RecordedGpu
 from chopper_core.util.plugins import package_version
 
 Cell = int | float | str
+Reading = Cell | tuple[Cell, ...]
+"""What is in a column: a cell, or one per member of a list."""
 _UNSUPPORTED: Final = (2**16 - 1, 2**32 - 1, 2**64 - 1)
 """What the drivers' structures hold where a GPU lacks a sensor."""
 _FRESH_NS: Final = 1_000_000_000
@@ -65,8 +67,8 @@ class Sample(Struct, frozen=True):
 
     device: int
     """Place in the list of devices."""
-    cells: tuple[Cell, ...]
-    """One value per column of the library; '' where unknown."""
+    cells: tuple[Reading, ...]
+    """One per column of the library; '' where unknown."""
     taken_ns: int
     """The time since boot: the driver's stamp, else when the reading began."""
     stamp: Cell = ""
@@ -96,7 +98,7 @@ class GpuLibrary:
             self._api: Any = import_module(self.module)
         except Exception as error:  # Its import loads the driver's library, in whatever state.
             raise NoGpusError(
-                f"{self.module} can't be imported ({_text_of(error)}); {self.helps}"
+                f"{self.module} can't be imported ({_why(error)}); {self.helps}"
             ) from error
         self._missing: set[tuple[int, str]] = set()
         self.failed: dict[str, int] = {}
@@ -105,7 +107,7 @@ class GpuLibrary:
             self._handles = self._open()
         except Exception as error:
             raise NoGpusError(
-                f"{self.module} finds no driver or may not use it ({_text_of(error)}); AMD's needs "
+                f"{self.module} finds no driver or may not use it ({_why(error)}); AMD's needs "
                 "the groups render and video"
             ) from error
         if not self._handles:
@@ -140,7 +142,7 @@ class GpuLibrary:
             if code in _NOT_SUPPORTED[self.module]:
                 self._missing.add((device, what))
             else:
-                why = f"{what} of GPU {device}: {_text_of(error)}"
+                why = f"{what} of GPU {device}: {_why(error)}"
                 self.failed[why] = self.failed.get(why, 0) + 1
             return None
 
@@ -211,7 +213,7 @@ class AmdSmi(GpuLibrary):
                 fan = self._fan_pct(device)
                 cap = self.item(device, "power cap", api.amdsmi_get_power_cap_info, "power_cap")
                 used = self.item(device, "VRAM", api.amdsmi_get_gpu_vram_usage, "vram_used")
-            cells = [_amd_cell(metrics.get(name)) for name in _AMD_METRICS]
+            cells: list[Reading] = [_reading(metrics.get(name)) for name in _AMD_METRICS]
             cells += [_scaled(cell(cap), 1e-6), _scaled(cell(used), _MIB), fan]
             taken_ns = cell(metrics.get("system_clock_counter"))
             if isinstance(taken_ns, str) or abs(began_ns - taken_ns) > _FRESH_NS:
@@ -347,13 +349,20 @@ def cell(value: object) -> Cell:
     return "" if value in _UNSUPPORTED else value
 
 
-def _amd_cell(value: object) -> Cell:
+def _reading(value: object) -> Reading:
     if not isinstance(value, list):
         return int(value) if isinstance(value, bool) else cell(value)
-    members = [str(cell(member)) for member in value]
-    while members and not members[-1]:
+    members = [*map(cell, value)]
+    while members and members[-1] == "":
         members.pop()
-    return f"[{' '.join(member or 'N/A' for member in members)}]" if members else ""
+    return tuple(members) if members else ""
+
+
+def text_of(reading: Reading) -> str:
+    """A reading as it is written to a file."""
+    if not isinstance(reading, tuple):
+        return str(reading)
+    return f"[{' '.join(str(member) if member != '' else 'N/A' for member in reading)}]"
 
 
 def _is_dict(value: object) -> TypeGuard[dict[str, Any]]:
@@ -375,7 +384,7 @@ def _decoded(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _text_of(error: Exception) -> str:
+def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

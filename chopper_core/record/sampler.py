@@ -21,7 +21,7 @@ from shutil import which
 from typing import Final
 
 from chopper_core.record.anchors import take_anchor
-from chopper_core.record.gpus import Cell, GpuLibrary, Sample, open_library
+from chopper_core.record.gpus import GpuLibrary, Reading, Sample, open_library, text_of
 from chopper_core.record.manifest import (
     NODES,
     PROCESSES,
@@ -105,8 +105,13 @@ class LineFile:
             content = content[os.write(self._handle, content) :]
 
 
+Row = tuple[int, int, int, Sequence[Reading]]
+"""The place of a GPU, the time of its sample since the epoch and on the monotonic clock, in ns, and
+its readings."""
+
+
 class GpuSampler:
-    """The samples of a library as lines of Chopper's own telemetry format, without repeats."""
+    """The samples of a library, without repeats, and as lines of Chopper's own telemetry format."""
 
     def __init__(self, library: GpuLibrary) -> None:
         self.library, self.gpus = library, library.devices()
@@ -117,24 +122,33 @@ class GpuSampler:
 
     def lines(self) -> list[str]:
         """The line of each GPU that has something new since the call before."""
+        return [*map(self.line, self.rows())]
+
+    def line(self, row: Row) -> str:
+        device, *times, readings = row
+        gpu = self.gpus[device]
+        node = gpu.kfd_node if gpu.kfd_node >= 0 else ""
+        return ",".join(map(str, (*times, gpu.index, node, gpu.pci, *map(text_of, readings))))
+
+    def rows(self) -> list[Row]:
+        """The sample of each GPU that has something new since the call before."""
         now = take_anchor(_QUICK)
         is_full = now.monotonic_ns - self._rare_ns >= _RARE_S * 1e9
         self._rare_ns = now.monotonic_ns if is_full else self._rare_ns
-        found = []
+        found: list[Row] = []
         for sample in self.library.sample(is_full=is_full):
             often = len(sample.cells) - len(self.library.rare)
-            cells = sample.cells
+            cells: tuple[Reading, ...] = sample.cells
             if self._repeats(sample, cells[:often], now.monotonic_ns):
                 if not is_full:
                     continue
                 cells = ("",) * often + cells[often:]
-            gpu, since_ns = self.gpus[sample.device], sample.taken_ns - now.boottime_ns
+            since_ns = sample.taken_ns - now.boottime_ns
             times = (now.epoch_ns + since_ns, now.monotonic_ns + since_ns)
-            node = gpu.kfd_node if gpu.kfd_node >= 0 else ""
-            found.append(",".join(map(str, (*times, gpu.index, node, gpu.pci, *cells))))
+            found.append((sample.device, *times, cells))
         return found
 
-    def _repeats(self, sample: Sample, often: tuple[Cell, ...], now_ns: int) -> bool:
+    def _repeats(self, sample: Sample, often: tuple[Reading, ...], now_ns: int) -> bool:
         """Whether a sample is the last one of its device again."""
         key = often if sample.stamp == "" else sample.stamp
         last, since_ns = self._last.get(sample.device, (None, 0))

@@ -235,12 +235,13 @@ def _exact_nanoseconds(value_us: Any) -> int | None:
 
 
 def array_steps(readings: AnyArray, bits: int = 0) -> tuple[AnyArray, Mask]:
-    """Return the differences between neighbours, 0 over a reset, and where these are.
+    """Return the differences between neighbours along the first axis, 0 over a reset, and where
+    resets are.
 
     Integer counters of 32 bits may wrap between two readings. One of a known number of `bits` wraps
     wherever it falls, however far. Readings are not negative: int64, or float64.
     """
-    amounts = np.diff(readings)
+    amounts = np.diff(readings, axis=0)
     falls = amounts < 0
     if not falls.any():
         return amounts, falls

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -110,18 +110,22 @@ def _grams_of(table: _Table) -> tuple[AnyArray, AnyArray]:
 def _wanted() -> Mask:
     """Which numbers are any literal's that is looked for in many names."""
     found = np.zeros(_NONE + 1, np.bool_)
-    for table in (class_table(CLASSES), *map(_table_of_words, _LACKING)):
+    tables = class_table(CLASSES), class_table(_COMMUNICATION)
+    for table in (*tables, *map(_table_of_words, _LACKING)):
         found[_grams_of(table)[0]] = True
     return found
 
 
 def grams_in(texts: Sequence[str]) -> Mask:
-    """Which of the numbers that literals have are in some of the lower-case texts."""
-    there, joined = np.zeros(_NONE + 1, np.bool_), "\n".join(texts).encode("utf-8", "replace")
+    """Which of the numbers that literals have are in some texts, in lower case."""
+    # Long names repeat their types, and no literal has a space.
+    parts = set(" ".join(texts).lower().split(" "))
+    there, joined = np.zeros(_NONE + 1, np.bool_), " ".join(parts).encode("utf-8", "replace")
     wanted = _wanted()
     for size in (2, 4):
         found = _grams(joined, size)
-        there[found[wanted[found]]] = True
+        # No number is outside; not looking whether any is takes half the time.
+        there[found[wanted.take(found, mode="wrap")]] = True
     there[_NONE] = True
     return there
 
@@ -135,11 +139,11 @@ def occurring(table: _Table, there: Mask) -> _Table:
 
 
 def _first(table: str, text: str) -> str | None:
-    """The name of the first pattern of a table that occurs in a text's beginning."""
     return _first_of(class_table(table), text)
 
 
 def _first_of(table: _Table, text: str) -> str | None:
+    """The name of the first pattern of a table that occurs in a text's beginning."""
     lowered = text[:_READ_CHARACTERS].lower()
     for literal, pattern, name in table:
         # Most literals aren't there, which takes a hundredth of a search.
@@ -209,7 +213,7 @@ norm           rms_?norm|layer_?norm|lrn_|batch_?norm|group_?norm|instance_?norm
                |GammaBeta|ComputeInternalGradients|DsDgamma|weight_norm|fused_ln(?![a-z])
                |Compute(?:\dd)?(?:Backward)?FusedParams|cuComputeGradInput
 embedding      bucketize_sparse|permute_indices|bounds_check_ind
-gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
+gemm           (?:^|_)Cijk_|gemm(?<!fbgemm)|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
                |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe|mul_mat
                |marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
                |moe_(?:ck|mm|stage)|dot_kernel|a(?<![a-z\d]a)\d{1,2}_?[aw]\d{1,2}(?!\d)
@@ -274,18 +278,25 @@ def collective_name(text: str) -> str | None:
     return _first(_COLLECTIVES, text)
 
 
-@lru_cache(maxsize=1 << 17)
+@cache
+def communication_classes() -> frozenset[str]:
+    """The classes of kernels that communicate between GPUs."""
+    return frozenset({UNKNOWN_COLLECTIVE, *(name for _, _, name in class_table(_COLLECTIVES))})
+
+
 def is_communication(name: str) -> bool:
     """Whether a kernel communicates between GPUs.
 
     One that torch.compile fused with a collective's result only reads it.
     """
-    return not name.startswith("triton_") and _first(_COMMUNICATION, name[:_OWN_NAME]) is not None
+    return kernel_class(name) in communication_classes()
 
 
 _CLASS_OF: Final[dict[str, str]] = {}
 """The class of each name that was asked for."""
 _MOST_KNOWN: Final = 1 << 17
+_MANY_NAMES: Final = 1 << 10
+"""The classes of a run with so many are kept, also by the process that has them of its reading."""
 PHASE_WORDS: Final = (
     "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
 )  # fmt: skip
@@ -322,14 +333,14 @@ def kernel_classes(names: Sequence[str]) -> list[str]:
     unknown = [name for name, known in found.items() if not known]
     for begin in range(0, len(unknown), BLOCK):
         block = unknown[begin : begin + BLOCK]
-        table = class_table(CLASSES)
+        table, communication = class_table(CLASSES), class_table(_COMMUNICATION)
         if len(unknown) >= BLOCK:
-            there = grams_in([name.lower() for name in block])
-            table = occurring(table, there)
+            there = grams_in(block)
+            table, communication = occurring(table, there), occurring(communication, there)
             for words, lacking in _LACKING.items():
                 if not occurring(_table_of_words(words), there):
                     lacking.update(block)
-        found.update((name, _class_of(name, table)) for name in block)
+        found.update((name, _class_of(name, table, communication)) for name in block)
     # Others may have asked meanwhile: what is returned doesn't depend on what is kept.
     if len(_CLASS_OF) + len(unknown) > _MOST_KNOWN:
         _CLASS_OF.clear()
@@ -352,12 +363,16 @@ def classes_of_names(run: Run) -> tuple[str, ...]:
             raise ValueError("the classes of other names")
         return known
 
-    key = ("classes of names",)
-    return run.memo(key, lambda: run.kept(key, tuple[str, ...], made, tuple, checked))
+    key, is_costly = ("classes of names",), len(names) >= _MANY_NAMES
+    return run.memo(
+        key,
+        lambda: run.kept(key, tuple[str, ...], made, tuple, checked, is_costly=is_costly),
+    )
 
 
-def _class_of(name: str, table: _Table) -> str:
-    if is_communication(name):
+def _class_of(name: str, table: _Table, communication: _Table) -> str:
+    """The class of a kernel by the lines of the tables that may occur in its name."""
+    if not name.startswith("triton_") and _first_of(communication, name[:_OWN_NAME]):
         return collective_name(name) or UNKNOWN_COLLECTIVE
     fused = FUSED.match(name)
     if fused and fused["kind"] in _INDUCTOR_KINDS:

@@ -26,6 +26,7 @@ from chopper_core.work.kernel_classes import (
     UNKNOWN_COLLECTIVE,
     alternatives,
     class_table,
+    communication_classes,
     grams_in,
     has_any,
     is_communication,
@@ -185,6 +186,20 @@ def test_names_of_many_libraries_have_their_class() -> None:
     assert {known for known, _, _ in wanted} >= MATRIX_CLASSES
 
 
+def test_only_kernels_that_communicate_have_the_classes_of_collectives() -> None:
+    """Who communicates is told by the class."""
+    words = {name for _, _, name in (*class_table(CLASSES), *class_table(module._INDUCTOR_OPS))}
+    assert not communication_classes() & {*words, *module._INDUCTOR_KINDS.values(), OTHER_CLASS}
+    assert {*COMMUNICATION.values()} <= communication_classes()
+
+
+def test_no_word_that_tells_a_class_has_a_space() -> None:
+    """Names are split there before their words are looked up together."""
+    tables = map(class_table, (CLASSES, module._COMMUNICATION))
+    words = {literal for table in tables for literal, _, _ in table}
+    assert not [word for word in {*words, *PHASE_WORDS, *MASK_WORDS, *TYPE_WORDS} if " " in word]
+
+
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_a_collective_s_word_alone_is_no_communication(name: str) -> None:
     assert not is_communication(name)
@@ -262,7 +277,7 @@ def test_many_long_names_have_the_class_that_each_has_alone() -> None:
     alone = [each for name in names for each in kernel_classes([f"{name} "[:-1]])]
     module._CLASS_OF.clear()
     assert kernel_classes(names) == alone == [kernel_class(name) for name in names]
-    few = occurring(table, grams_in([name.lower() for name in names[:BLOCK]]))
+    few = occurring(table, grams_in(names[:BLOCK]))
     assert len(few) < len(table) / 8 and "elementwise" in {name for _, _, name in few}
 
 

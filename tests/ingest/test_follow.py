@@ -216,6 +216,25 @@ def tailed(tail: Tail, recent: RecentSamples) -> dict[int, list[float]]:
     return {gpu: each.figures[1].tolist() for gpu, each in found.items()}
 
 
+def test_a_look_ends_while_lines_come_faster_than_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, recent, looks = tmp_path / "power.csv", RecentSamples(), 0
+    log.write_text(HEADING + "\n" + row(0, 0) + row(0, 1))
+    tail, read = Tail(log), Tail._read_lines
+
+    def slow(self: Tail, lines: list[bytes]) -> object:
+        nonlocal looks
+        looks += 1
+        with log.open("a") as file:
+            file.write(row(looks, 0) + row(looks, 1))
+        return read(self, lines)
+
+    monkeypatch.setattr(Tail, "_read_lines", slow)
+    assert tailed(tail, recent)[1] == [601.0] and looks == 1
+    assert len(tailed(tail, recent)[1]) == 2 and looks == 2
+
+
 def test_telemetry_is_tailed_over_rotation_truncation_and_a_clock_step(tmp_path: Path) -> None:
     log, recent = tmp_path / "power.csv", RecentSamples()
     tail = Tail(log)

@@ -23,11 +23,6 @@ from tests.align.traces import TinyTrace
 from tests.tui.explorer import Driven, explorer, sample_run
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def written(path: str, *durations_us: int) -> str:
     """A trace of kernels with these durations, in a directory of its own."""
     trace = TinyTrace()

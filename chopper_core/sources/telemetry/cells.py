@@ -75,7 +75,7 @@ _MISSING_WORDS: Final = frozenset(
         "insufficient permissions",
     )
 )
-_UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
+UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
 
 _QUANTITY: Final = late(
@@ -103,7 +103,7 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
         return Flaw.NOT_A_NUMBER
     number = int(match[1]) if _INTEGER.fullmatch(match[1]) else float(match[1])
     number = int(number) if number == int(number) else number
-    return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
+    return Flaw.MISSING if number in UNSUPPORTED else (number, (match[2] or "").casefold())
 
 
 def is_known(cell: object) -> bool:
@@ -131,7 +131,7 @@ def quantities(
         numbers, unit = known
         factor = np.full(len(numbers), factors.get(unit or default_unit, nan))
         flaws = np.zeros(len(numbers), np.int8)
-        for unsupported in _UNSUPPORTED:
+        for unsupported in UNSUPPORTED:
             flaws[numbers == float(unsupported)] = Flaw.MISSING
     else:
         found = [quantity(cell) for cell in cells.distinct]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ from chopper_core.sources.signals import COUNTED, ClockDomain, GpuName, SignalNa
 from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, Stamps, quantities
 from chopper_core.tables.columns import GrowingColumns, Interner
 from chopper_core.tables.losses import Losses, Repeats, number_of
-from chopper_core.util.arrays import AnyArray, Codes, Float64, Int8, Int32, Int64
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (
     counted,
@@ -285,18 +285,26 @@ def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64]:
     """
     if column.convert:
         cells = cells.mapped(column.convert)
-    dimension = DIMENSIONS[column.signal]
-    factors = {FieldKind.VALUE: dimension.factors, FieldKind.SECONDS: _SECONDS}.get(
-        column.kind, {"": 1.0}
-    )
-    numbers, factor, flaws = quantities(cells, factors, column.unit)
+    numbers, factor, flaws = quantities(cells, factors_of(column), column.unit)
     with np.errstate(over="ignore"):
         values = (numbers * factor).astype(np.float64)
-    is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
-    if column.is_accumulated:
-        is_inside = (numbers >= 0) & (numbers < _COUNTER_LIMIT)
+    is_inside = is_in_range(column, numbers, values)
     flaws[(flaws == Flaw.NONE) & ~is_inside] = Flaw.OUT_OF_RANGE
     return (numbers if column.is_accumulated else values), flaws, factor
+
+
+def factors_of(column: Field) -> Mapping[str, float]:
+    """What turns the units of a column into the signal's unit, or into seconds."""
+    own = {FieldKind.VALUE: DIMENSIONS[column.signal].factors, FieldKind.SECONDS: _SECONDS}
+    return own.get(column.kind, {"": 1.0})
+
+
+def is_in_range(column: Field, numbers: AnyArray, values: Float64) -> Mask:
+    """Whether a column can have these: counters as they are written, values in their unit."""
+    if column.is_accumulated:
+        return np.asarray((numbers >= 0) & (numbers < _COUNTER_LIMIT))
+    dimension = DIMENSIONS[column.signal]
+    return np.asarray((dimension.lowest <= values) & (values <= dimension.highest))
 
 
 def _members(column: Field, cells: TableColumn) -> Iterator[tuple[Field, TableColumn]]:

@@ -100,9 +100,9 @@ _NO_CLOCK: Final = (
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     if not head.magic.startswith(PARQUET_MAGIC):
-        return recognised_table(head, _layout)
+        return recognised_table(head, layout_of)
     try:
-        is_ours = _layout(parquet_names(head.path)) is not None
+        is_ours = layout_of(parquet_names(head.path)) is not None
     except DataError as error:
         return Unusable(f"is Parquet that can't be read ({error})")
     return Recognised(_PARQUET_FORMAT) if is_ours else Unusable(_NOT_OURS)
@@ -114,7 +114,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         telemetry = _read_parquet(path, stamps)
     else:
         stamps.declared = declared_clock(head.lines[:HEADING_LINES])
-        telemetry = read_table(path, _layout, stamps)
+        telemetry = read_table(path, layout_of, stamps)
     notes = []
     to_monotonic_ns = None
     if telemetry.clock is ClockDomain.UNKNOWN:
@@ -135,7 +135,7 @@ def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
     with opened_parquet(path) as file:
         schema = file.schema_arrow
         stamps.declared = (schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
-        layout = _layout(schema.names)
+        layout = layout_of(schema.names)
         if layout is None:
             raise DataError(f"{path} {_NOT_OURS}.")
         for batch in file.iter_batches():
@@ -144,7 +144,8 @@ def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
     return telemetry_of(_PARQUET_FORMAT, rows, layout.notes)
 
 
-def _layout(headings: Sequence[str]) -> ColumnPositions | None:
+def layout_of(headings: Sequence[str]) -> ColumnPositions | None:
+    """The columns below some headings of Chopper's own format; None for those of another."""
     columns = positions(headings)
     own = [
         (column, Field(SignalName(name), next(iter(DIMENSIONS[SignalName(name)].factors)), part))

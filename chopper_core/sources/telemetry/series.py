@@ -29,7 +29,7 @@ from chopper_core.sources.telemetry.rows import (
 )
 from chopper_core.tables.columns import array_steps, array_unwrapped
 from chopper_core.tables.losses import number_of
-from chopper_core.util.arrays import AnyArray, Float64, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts
 
@@ -46,11 +46,11 @@ _DERIVED_NOTES: Final = {
 }
 """On figures of GPUs that are combined from those of parts."""
 _ROUNDING_PCT: Final = 1.0
-_XCD: Final = "xcd"
+XCD: Final = "xcd"
 _THROTTLED: Final = {"throttled": 100, "unthrottled": 0}
 STATUS: Final = "status"
 """The part of a throttle share that says only whether a limiter is active: others win."""
-_COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
+COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
     SignalName.GFX_MHZ: np.nanmean,
     SignalName.THROTTLE_PCT: np.nanmax,
     SignalName.XGMI_READ_BYTES: np.sum,
@@ -173,9 +173,7 @@ def _add_accumulated(parts: _Parts, column: Field, series: Readings) -> int:
     parts[column.signal][part] = SignalSamples(times_ns, totals * series.factor, part)
     if column.signal in RATES:
         signal, per_ns = RATES[column.signal]
-        amounts, is_reset = array_steps(values, column.bits)
-        rates = amounts * series.factor * per_ns / np.diff(times_ns)
-        known = np.isfinite(rates) & ~is_reset
+        rates, known = rates_of(values, times_ns, series.factor * per_ns, column.bits)
         if known.any() and part not in parts[signal]:
             parts[signal][part] = SignalSamples(
                 times_ns[1:][known], rates[known], part, times_ns[:-1][known]
@@ -188,10 +186,10 @@ def _with_own_value(
 ) -> list[SignalSamples]:
     """Return the GPU's own value, combined from the parts if absent, followed by the parts."""
     order = sorted(samples_of, key=natural_key)
-    if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
+    if signal is SignalName.GFX_MHZ and any(part.startswith(XCD) for part in order):
         order = [part for part in order if part]
     parts = [samples_of[part] for part in order]
-    if order[0] == "" or signal not in _COMBINED:
+    if order[0] == "" or signal not in COMBINED:
         return parts
     if len(parts) == 1 and signal is not SignalName.THROTTLE_PCT:
         return [replace(parts[0], part="")]
@@ -232,7 +230,7 @@ def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSampl
         values[row, at] = samples.value
         if samples.begin_ns is not None:
             begins[row, at] = samples.begin_ns
-    combined = _COMBINED[signal](values, axis=0)
+    combined = COMBINED[signal](values, axis=0)
     known = ~np.isnan(combined)
     have_spans = all(samples.begin_ns is not None for samples in parts)
     spans = begins.max(axis=0)[known] if have_spans else None
@@ -278,18 +276,32 @@ def _shares_under(
     times_ns: Int64, under: AnyArray, whole: AnyArray, part: str
 ) -> SignalSamples | None:
     """The share of what was counted under a limiter between samples; None without any."""
+    shares, is_known = shares_of(under, whole)
+    if not is_known.any():
+        return None
+    return SignalSamples(times_ns[1:][is_known], shares[is_known], part, times_ns[:-1][is_known])
+
+
+def rates_of(
+    counted: AnyArray, times_ns: AnyArray, factor: float, bits: int = 0
+) -> tuple[Float64, Mask]:
+    """The amounts per ns between readings, times a factor, along the first axis, and which are
+    known: none over a reset."""
+    amounts, is_reset = array_steps(counted, bits)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = amounts * factor / np.diff(times_ns, axis=0)
+    return rates, np.isfinite(rates) & ~is_reset
+
+
+def shares_of(under: AnyArray, whole: AnyArray) -> tuple[Float64, Mask]:
+    """The part in per cent of what was counted between readings, along the first axis, and where it
+    is known."""
     amount, is_part_reset = array_steps(under)
     all_of_it, is_reset = array_steps(whole)
     is_known = ~(is_part_reset | is_reset) & (all_of_it > 0)
     is_known &= amount <= all_of_it * (1 + _ROUNDING_PCT / 100)
-    if not is_known.any():
-        return None
-    return SignalSamples(
-        times_ns[1:][is_known],
-        np.minimum(100.0, 100.0 * amount[is_known] / all_of_it[is_known]),
-        part,
-        times_ns[:-1][is_known],
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.minimum(100.0, 100.0 * amount / all_of_it), is_known
 
 
 def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) -> bool:
