@@ -251,7 +251,7 @@ def node_labels(run: Run, gpus: Sequence[int]) -> list[str]:
 
 
 def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
-    """As `node_labels`; raises NothingToShow where nothing tells the node of any."""
+    """As `node_labels`; raises NothingToShow where the node of no GPU is known."""
     names = node_labels(run, gpus)
     if {*names} <= {"unknown"}:
         raise NothingToShow(
