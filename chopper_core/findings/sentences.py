@@ -49,7 +49,7 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
     said = [*filter(None, sentences)]
-    return ". ".join(said) + "." * (len(said) > 1)
+    return ". ".join(said) + ("." if len(said) > 1 else "")
 
 
 def _cost_unit(context: FindingsContext, finding: Finding) -> str:
