@@ -20,7 +20,7 @@ from chopper_core.model.column_names import STEP_PART, is_part
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
-from chopper_core.model.table import STATE_TITLES, Kind
+from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.cells import scale_of
@@ -271,8 +271,7 @@ def _full(run: Run) -> Mapping[str, float]:
 
 def _second_of(run: Run, view: View) -> View | None:
     second = view_spec(view.name).second if view.name else ""
-    comm = ("comm",), lambda: bool((run.table.kind == Kind.COMM).any())
-    if not second or (second == "comms" and not run.memo(*comm)):
+    if not second or (second == "comms" and not run.communicates):
         return None
     return replace(with_view(view, second), baseline=None)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from tests.align.generated import load_generator
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo_data"
 KEPT = ROOT / "build" / "tests"
+_SMALL: Final = {"ranks": 2, "iterations": 3, "layers": 2}
 
 
 @cache
@@ -56,13 +58,12 @@ def generated_files(name: str, **options: object) -> Path:
 def small_files() -> Path:
     """Two ranks like the demo's with counters and telemetry, for what reads a run anew: that takes
     a fifth of the time."""
-    return generated_files("small", ranks=2, iterations=3, layers=2)
+    return generated_files("small", **_SMALL)
 
 
-@cache
 def small_run() -> Run:
     """The run of those files."""
-    return _shared(opened(str(small_files())), "small")
+    return generated_run("small", **_SMALL)
 
 
 def kept_files(name: str, options: object, make: Callable[[Path], object]) -> Path:
@@ -100,6 +101,14 @@ def as_kept(patch: pytest.MonkeyPatch) -> None:
     """
     patch.setenv("XDG_CACHE_HOME", str(KEPT))
     patch.chdir(ROOT)
+
+
+def copy_kept(folder: Path) -> Path:
+    """A cache of its own with what is kept of runs that were read, while no worker reads one."""
+    with _one_at_a_time():
+        # What has a temporary name (`temporary_path`) is being written.
+        shutil.copytree(KEPT / "chopper", folder / "chopper", ignore=shutil.ignore_patterns(".*.*"))
+    return folder
 
 
 @contextmanager

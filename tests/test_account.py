@@ -83,23 +83,19 @@ Place = Callable[[Run, str], Shown | float | None]
 """From a run and a scope, as an address has it, to what the place shows."""
 
 
-_FRAMES: Final[dict[tuple[int, View], tuple[Run, Frame | None]]] = {}
-
-
 def _frame(run: Run, asked: str, scope: str = "") -> Frame | None:
     levels = [part.partition("=")[0] for part in scope.split("/")] if scope else []
     order = ",".join(dict.fromkeys((*levels, *LEVELS)))
-    view = parse(f"R{f':{scope}' * bool(scope)}?{asked}&order={order}")
+    view = parse(f"R{f':{scope}' if scope else ''}?{asked}&order={order}")
 
-    key = (id(run), view)  # many places are of one frame
-    if key not in _FRAMES:
+    def made() -> Frame | None:
         # Of parts, the overview without its findings, which are compared in runs.
         asks = preview_frame if scope and view.name == "overview" else query
-        frame = None
         with suppress(ChopperError):
-            frame = asks(run, view)
-        _FRAMES[key] = run, frame
-    return _FRAMES[key][1]
+            return asks(run, view)
+        return None
+
+    return run.memo(("frame of places", view), made)  # Many places are of one frame.
 
 
 def said(view: str, words: str) -> Place:
@@ -800,7 +796,11 @@ def _checked_cells(frame: Frame, table: list[list[str]]) -> int:
 
 def _cells_of(table: str) -> list[list[str]]:
     rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in table.split("<tr>")[1:]]
-    return [[unescape(re.sub("<[^>]*>", "", each)) for each in row] for row in rows]
+    return [[unescape(_WHOLE.sub(r"\1", each)) for each in row] for row in rows]
+
+
+_WHOLE: Final = re.compile(r"""<td [^>]*title="([^"]*)".*|<[^>]*>""", re.DOTALL)
+"""A cell whose text is cut, with all of it; other tags."""
 
 
 LINKS: Final = ("pcie", "xgmi_read", "xgmi_write", "nvlink_read", "nvlink_write", "nvlink")

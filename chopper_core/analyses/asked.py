@@ -23,7 +23,7 @@ from chopper_core.model.phrases import listed
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS, Kind
 from chopper_core.model.view import SEPARATOR, View
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
 
@@ -153,6 +153,11 @@ class Steady(Struct, frozen=True, eq=False):
 def questions_of(text: str) -> list[str]:
     """The questions of `of=`, each once."""
     return list(dict.fromkeys(filter(None, (" ".join(p.split()) for p in text.split(SEPARATOR)))))
+
+
+def is_question(text: str) -> bool:
+    """Whether a text has the form of a question, whatever the run has of what it names."""
+    return _CHANGE.fullmatch(SHORT.get(text.lower(), text)) is not None
 
 
 def change_of(predictor: Predictor, question: str) -> Change:
@@ -311,26 +316,27 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
             spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
         measured = steady.times.mean_ns
         doubt = max(spread, replays.error(saved)) + abs(saving * steady.error_ns) / measured
-        less, more = self._paced_ns(saved)
-        low, high = min(found), max(*found, float(replays.by_gpu(saved).max()))
+        by_gpu = replays.by_gpu(saved)
+        less, more = self._paced_ns(by_gpu)
+        low, high = min(found), max(*found, float(by_gpu.max()))
         low, high = low - doubt - less, high + doubt + more
         # A step takes no less than no time.
         return low, min(high, max(measured, saving))
 
-    def _paced_ns(self, saved_ns: Int64) -> tuple[float, float]:
+    def _paced_ns(self, saved_ns: Float64) -> tuple[float, float]:
         """How much longer and shorter the step may be, since GPUs compute at another pace with
-        less or more idle time."""
+        less or more idle time, by what each GPU saves."""
         steady, predictor = self.steady, self.steady.predictor
         graph, replays = predictor.graph, steady.replays
         computes = graph.activities[predictor.kind == Kind.COMPUTE]
-        number = len(replays.by_gpu(saved_ns))
+        number = len(saved_ns)
         gpu = np.searchsorted(distinct(replays.steps.gpu[replays.own]), graph.gpu[computes])
         steps = max(len(replays.steps.gpu) / number, 1.0)
         before, after = (
             sums_of(work[computes], gpu, number) / steps
             for work in (graph.work_ns, self.expected.work_ns)
         )
-        less_idle = replays.by_gpu(saved_ns) - (before - after)[:number]
+        less_idle = saved_ns - (before - after)[:number]
         change = predictor.pace * less_idle * after[:number] / max(steady.now_ns, 1.0)
         return max(float(change.max()), 0.0), max(float(-change.min()), 0.0)
 

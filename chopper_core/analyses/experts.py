@@ -20,7 +20,7 @@ from chopper_core.model.experts import ExpertTokens, counts_in
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import combined, distinct, ranked, ratios, sums_of
 
@@ -57,7 +57,7 @@ BY_RANGES: Final = "tokens in the names of ranges"
 BY_BYTES: Final = "bytes of all-to-alls"
 
 
-class ExpertLoads(Struct, frozen=True, eq=False):
+class ExpertLoads(Rows, frozen=True, eq=False):
     """How much each expert and rank got; a row per step, layer, rank and expert."""
 
     source: str
@@ -71,11 +71,6 @@ class ExpertLoads(Struct, frozen=True, eq=False):
     """-1 of what ranks exchange."""
     amount: Float64
     """Tokens, or bytes."""
-
-    def take(self, rows: Int64) -> ExpertLoads:
-        return ExpertLoads(
-            self.source, *(getattr(self, name)[rows] for name in self.__struct_fields__[1:])
-        )
 
     @property
     def is_tokens(self) -> bool:

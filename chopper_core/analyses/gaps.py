@@ -15,6 +15,7 @@ from chopper_core.model.side_table import HostTime
 from chopper_core.model.table import LEVELS
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, with_view
+from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of
 
 _MOST_CAUSES: Final = 2
@@ -50,10 +51,16 @@ def gap_around(run: Run, gpu: int, at_ns: int) -> Gap | None:
     return Gap(gpu, int(busy.ends_ns[after - 1]), int(busy.starts_ns[after]))
 
 
-def next_gap(run: Run, gpu: int, at_ns: int, step: int, least_ns: int) -> Gap | None:
-    """The gap after (1) or before (-1) a moment that lasts at least so long; None: none."""
+def _gaps_of(run: Run, gpu: int) -> tuple[Int64, Int64]:
+    """When the gaps between a GPU's activities begin and end, in order."""
     busy = lanes_of(run, gpu, whole=True)[0].busy
     begins, ends = busy.ends_ns[:-1], busy.starts_ns[1:]
+    return begins[ends > begins], ends[ends > begins]
+
+
+def next_gap(run: Run, gpu: int, at_ns: int, step: int, least_ns: int) -> Gap | None:
+    """The gap after (1) or before (-1) a moment that lasts at least so long; None: none."""
+    begins, ends = _gaps_of(run, gpu)
     is_beyond = begins > at_ns if step > 0 else ends <= at_ns
     found = np.flatnonzero(is_beyond & (ends - begins >= least_ns))
     if not len(found):
@@ -65,25 +72,22 @@ def next_gap(run: Run, gpu: int, at_ns: int, step: int, least_ns: int) -> Gap | 
 def gap_to_stop_at(run: Run, gpu: int, at_ns: int, step: int, shown_ns: int) -> Gap | None:
     """The gap after (1) or before (-1) a moment that is no usual distance between launches, or else
     the longest; where little time is shown, in ns, also shorter ones. None: none at all."""
-    busy = lanes_of(run, gpu, whole=True)[0].busy
-    begins, ends = busy.ends_ns[:-1], busy.starts_ns[1:]
-    lengths = (ends - begins)[ends > begins]
+    begins, ends = _gaps_of(run, gpu)
+    lengths = ends - begins
     if not len(lengths):
         return None
     unusual = int(_UNUSUAL * median_of(lengths))
     found = next_gap(run, gpu, at_ns, step, max(min(shown_ns // _GAPS_SHOWN, unusual), 1))
     if found is not None:
         return found
-    is_beyond = (begins > at_ns if step > 0 else ends <= at_ns) & (ends > begins)
-    beyond = (ends - begins)[is_beyond]
+    beyond = lengths[begins > at_ns if step > 0 else ends <= at_ns]
     return next_gap(run, gpu, at_ns, step, int(beyond.max())) if len(beyond) else None
 
 
 def longest_of_gpu(run: Run, gpu: int) -> Gap | None:
     """The longest gap between two activities of a GPU; None where nothing is idle."""
-    busy = lanes_of(run, gpu, whole=True)[0].busy
-    begins, ends = busy.ends_ns[:-1], busy.starts_ns[1:]
-    if not (ends > begins).any():
+    begins, ends = _gaps_of(run, gpu)
+    if not len(begins):
         return None
     place = int((ends - begins).argmax())
     return Gap(gpu, int(begins[place]), int(ends[place]))

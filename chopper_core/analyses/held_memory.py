@@ -17,7 +17,7 @@ from chopper_core.columns import METRICS, Values, numbered, row_columns
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import NEVER, MemoryEvents
-from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, spelled
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -135,8 +135,7 @@ def _text(run: Run, by: str, code: int) -> str:
     if by == "operation":
         if code < 0:
             return NO_LABEL_TEXT
-        name = run.side(MemoryEvents).names[code]
-        return f"\\{name}" if name.lstrip("\\") == NO_LABEL_TEXT else name
+        return spelled(run.side(MemoryEvents).names[code])
     return run.table.text_of(by, code)
 
 

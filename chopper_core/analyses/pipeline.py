@@ -151,14 +151,14 @@ def why_no_microbatches(run: Run) -> str:
 
 
 def _blocks(run: Run) -> Microbatches:
+    # Most runs have no pipeline, and sorting all rows to find none takes seconds.
+    if why := why_no_microbatches(run):
+        raise NothingToShow(why)
     table = run.table
     given = table.measured.get(MICROBATCH)
     numbers = _numbers_in(table, _NUMBERED)
     pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
     of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
-    # Most runs have no pipeline, and sorting all rows to find none takes seconds.
-    if why := why_no_microbatches(run):
-        raise NothingToShow(why)
     rows = _work(table)
     if not len(rows):
         raise NothingToShow(_NO_WORK)

@@ -311,7 +311,7 @@ def facts_of(step: Step) -> str:
     ]
     if others := untraced_in(run, step.view):
         found.append(f"{count(len(others), 'other GPU')} with telemetry alone")
-    ranks = len({gpu.rank for gpu in run.gpus})
+    ranks = len(run.ranks)
     if run.world > ranks:
         found.append(f"{ranks} of {run.world} ranks")
     has_steps = step.times.iterations or step.view.path

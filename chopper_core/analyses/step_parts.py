@@ -22,12 +22,12 @@ from chopper_core.analyses.step_times import (
 from chopper_core.columns import row_columns
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable, Phase, Selection
+from chopper_core.model.table import Phase, Selection
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ratios, runs_of, sums_of
-from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_classes
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, classes_of_names
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
@@ -95,7 +95,7 @@ def part_column(part: str) -> str:
 
 def part_of_rows(run: Run) -> Callable[[Selection], Int64]:
     """From rows of a run's table to the place in `PARTS` of the compute of each."""
-    found: Callable[[Selection], Int64] = run.memo(("parts of names",), lambda: _part_of(run.table))
+    found: Callable[[Selection], Int64] = run.memo(("parts of names",), lambda: _part_of(run))
     return found
 
 
@@ -106,14 +106,14 @@ def operation_class(name: str) -> str:
     return next((word for word, known in _OPERATIONS.items() if known.search(name)), "")
 
 
-def _part_of(table: KernelTable) -> Callable[[Selection], Int64]:
+def _part_of(run: Run) -> Callable[[Selection], Int64]:
     """A function from rows to the part that each one's compute belongs to, as a place in
     `PARTS`."""
-    places = {word: place for place, word in enumerate(_CLASSES)}
+    table, places = run.table, {word: place for place, word in enumerate(_CLASSES)}
     # A missing label, -1, is the last place.
     words = [*map(operation_class, table.operations), ""]
     of_operation = np.array([places.get(word, -1) for word in words], np.int8)
-    classes = [places[_KERNELS.get(each, "vector")] for each in kernel_classes(table.names)]
+    classes = [places[_KERNELS.get(each, "vector")] for each in classes_of_names(run)]
     of_kernel = np.array(classes, np.int8)
     part = np.full((len(_CLASSES), len(Phase) + 1), PARTS.index("other compute"), np.int64)
     for place, each in enumerate(_PHASES):

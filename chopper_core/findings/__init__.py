@@ -78,7 +78,21 @@ class Checked(Struct, frozen=True, eq=False):
     worth: Worth | None
     placed: list[tuple[Found, int | None]]
 
-    def range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
+    def ranges_ns(self) -> tuple[tuple[float | None, float | None], ...]:
+        """The ends of the range of what each finding saves: of a whole no less than of its part."""
+        found = [self._range_ns(*each) for each, _ in self.placed]
+        for at, ((_, part), whose) in enumerate(self.placed):
+            low, high = found[at]
+            if whose is None or low is None or high is None or part.together_ns is not None:
+                continue
+            least, most = found[whose]
+            saving = self.placed[whose][0][1].saving_ns
+            if least is not None and most is not None and saving is not None:
+                found[at] = low, max(min(high, most), part.saving_ns or 0.0)
+                found[whose] = max(least, min(low, saving)), most
+        return tuple(found)
+
+    def _range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
         """The ends of the range of what a finding saves, which is at most the step, and at most
         what of it isn't compute where that isn't what the finding costs. None without a replay."""
         ends = None if self.worth is None else self.worth.range_ns(finding)

@@ -428,7 +428,7 @@ def stalls_anywhere(case: AdviceCase) -> Mapping[str, str] | None:
 def lacks_ranks(case: AdviceCase) -> Mapping[str, str] | None:
     """Ranks that communicate with those of the traces are missing from these."""
     context = case.context
-    known, world = {gpu.rank for gpu in context.run.gpus}, context.run.world
+    known, world = context.run.ranks, context.run.world
     if not len(comm_rows(context.table, ())):
         return None
     if world > len(known):

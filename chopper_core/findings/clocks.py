@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.power_samples import LIMITER, samples_of
@@ -188,7 +187,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 sinks = f", and it drifts from {drift[0]:,.0f} to {drift[1]:,.0f} MHz"
                 sinks += f" over {len(context.iterations)} steps"
                 when = ", drifting down" if drift[1] < drift[0] else ", drifting up"
-            found = context.finding(
+            yield context.finding(
                 one_line(f"{name} run at {mhz:,.0f} of {of}{aim:,.0f} MHz", when),
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
                 f"({mhz:,.0f} vs {nominal:,.0f} MHz){sinks}, {why} {time(saving)}{context.each}; "
@@ -198,8 +197,8 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 saving,
                 is_measured=False,
                 changes=(change,),
+                why_more="other kernels get faster, too",
             )
-            yield replace(found, why_more="other kernels get faster, too")
 
 
 def _drift(context: FindingsContext, name: str) -> tuple[float, float] | None:

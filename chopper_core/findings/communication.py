@@ -29,7 +29,7 @@ from chopper_core.graph.collectives import (
     comm_rows,
     sent_and_received,
 )
-from chopper_core.graph.contention import TRANSFERS
+from chopper_core.graph.contention import MIN_DURATION_NS, TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.groups import work_of
@@ -387,8 +387,6 @@ _ALONE: Final = 0.1
 """Up to this share of its time during communication a kernel runs alone."""
 _BESIDE: Final = 0.5
 """From this share on it runs next to it."""
-_MIN_DURATION_NS: Final = 2_000
-"""The time of a shorter kernel is its launch's."""
 _MIN_ALONE: Final = 4
 """Kernels that a usual time needs."""
 _OFTEN: Final = 0.75
@@ -506,7 +504,7 @@ def _without_layers(context: FindingsContext) -> Iterator[Finding]:
     kernels of the same work that don't."""
     table, rows = context.table, context.node.rows
     is_own = (table.layer[rows] == NO_LABEL) & (table.kind[rows] == Kind.COMPUTE)
-    rows = rows[is_own & (table.duration_ns[rows] >= _MIN_DURATION_NS)]
+    rows = rows[is_own & (table.duration_ns[rows] >= MIN_DURATION_NS)]
     if not len(rows) or not table.overlap_ns[rows].any():
         return
     levels = ("gpu", "kernel", "phase", "operation")

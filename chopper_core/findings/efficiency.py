@@ -88,14 +88,15 @@ def _rows_that_compute(context: FindingsContext) -> Index:
     return np.asarray(rows[context.table.kind[rows] == Kind.COMPUTE], np.intp)
 
 
-def _named(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) -> list[str]:
-    """The labels that lose most, with their time per GPU and step."""
+def _most(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) -> tuple[str, str]:
+    """The label that loses most, in short; and those that do with their time per GPU and step."""
     codes, code = combined([context.table.column(level)[rows]])
     sums = sums_of(lost_ns, code, len(codes))
-    return [
-        f"{context.text(level, int(codes[at, 0]))} {time(context.per_iteration(float(sums[at])))}"
-        for at in largest_first(sums)
-    ]
+    order = largest_first(sums)
+    labels = [context.text(level, int(codes[at, 0])) for at in order]
+    times = [time(context.per_iteration(float(sums[at]))) for at in order]
+    named = (f"{label} {taken}" for label, taken in zip(labels, times, strict=True))
+    return shortened(labels[0]), listed(named, _MAX_LISTED)
 
 
 def _own_name(kernel: str) -> str:
@@ -156,16 +157,15 @@ def wide_type(context: FindingsContext) -> Iterator[Finding]:
     if context.share(context.per_iteration(float(lost.sum()))) < WIDER.share:
         return
     rows, lost, code = rows[is_wide], lost[is_wide], code[is_wide]
-    named = _named(context, rows, lost, "operation")
+    first, named = _most(context, rows, lost, "operation")
     types = list(ElementType)
     wide = types[int(sums_of(lost, code, len(peaks)).argmax())].text
-    first = shortened(named[0].rpartition(" ")[0].rpartition(" ")[0])
     saving = time(context.per_iteration(float(lost.sum())))
     yield _less(
         context,
         of_name(f"{first} runs in {wide}", f", other products in {types[main].text}"),
         f"matrix products run in {wide}, while most run in {types[main].text}: "
-        f"{listed(named, _MAX_LISTED)} beyond the same FLOPs in {types[main].text}; {saving}"
+        f"{named} beyond the same FLOPs in {types[main].text}; {saving}"
         f"{context.per_gpu} in all",
         rows,
         lost,
@@ -243,16 +243,16 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
     cost = context.per_iteration(float(took.sum()))
     if context.share(cost) < MOVED.share:
         return
-    named = _named(context, rows, took, "operation")
+    first, named = _most(context, rows, took, "operation")
     each = len(rows) / max(context.spots, 1)
     yield _less(
         context,
         one_line(
             f"kernels that only copy tensors take {percent(context.share(cost))} of the step",
-            f": {shortened(named[0].rpartition(' ')[0].rpartition(' ')[0])}",
+            f": {first}",
         ),
         f"{each:,.0f} kernels a step copy tensors into another layout or type and compute nothing: "
-        f"{listed(named, _MAX_LISTED)}; {time(cost)}{context.per_gpu} in all",
+        f"{named}; {time(cost)}{context.per_gpu} in all",
         rows,
         took,
         "operation",
@@ -278,7 +278,8 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     alone = float(table.duration_ns[rows[own]].sum())
     if each < FEWEST.value or context.share(context.per_iteration(alone)) < UNFUSED.share:
         return
-    named = _named(context, rows[own], table.duration_ns[rows[own]].astype(np.float64), "kernel")
+    softmax_ns = table.duration_ns[rows[own]].astype(np.float64)
+    _, named = _most(context, rows[own], softmax_ns, "kernel")
     rows = rows[_between_products(context, rows, own)]
     took = table.duration_ns[rows].astype(np.float64)
     cost = context.per_iteration(float(took.sum()))
@@ -286,9 +287,9 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
         context,
         one_line(f"attention isn't fused: its softmax and casts take {time(cost)} a step"),
         f"{each:,.0f} softmax kernels a step run on their own, as fused attention has none: "
-        f"{listed(named, _MAX_LISTED)}; with the masks, casts and copies next to them, between the "
-        f"products before and after, they take {time(cost)}{context.per_gpu}; fused products "
-        "would not write what is between them, either",
+        f"{named}; with the masks, casts and copies next to them, between the products before and "
+        f"after, they take {time(cost)}{context.per_gpu}; fused products would not write what is "
+        "between them, either",
         rows,
         took,
         "kernel",
@@ -336,12 +337,12 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
     if each < MANY_SMALL.value or context.share(cost) < SMALL_COST.share:
         return
     mean = time(float(table.duration_ns[rows].mean()))
-    named = _named(context, rows, took, "operation")
+    _, named = _most(context, rows, took, "operation")
     yield _less(
         context,
         one_line(f"the optimizer runs {each:,.0f} kernels of {mean}: {time(cost)} a step"),
         f"the optimizer runs {each:,.0f} kernels a step that take {mean} on average, one after the "
-        f"other: {listed(named, _MAX_LISTED)}; with the gaps between them they take {time(cost)}"
+        f"other: {named}; with the gaps between them they take {time(cost)}"
         f"{context.per_gpu}; a fused optimizer runs a few large ones",
         rows,
         took,

@@ -50,6 +50,7 @@ from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import knows_sizes, work_of
 from chopper_core.model.phrases import (
     by_number,
+    enumerated,
     listed,
     others,
     percent,
@@ -532,8 +533,7 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
         reasons.append(f"it has {percent(more)} more kernels{_more_kernels(context, known)}")
     if not longer >= CAUSE.share:
         reasons += _where_long(context, known)
-    *first, last = reasons or [""]
-    return f": {', '.join(first)}{' and ' if first else ''}{last}" if last else ""
+    return f": {enumerated(reasons)}" if reasons else ""
 
 
 def _more_kernels(context: FindingsContext, known: LongStage) -> str:

@@ -133,12 +133,10 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
     GPUs, in all steps or some. Of other things, the long stalls."""
     charges = _charges_of(context, None, HostState.LATE)
     is_long = charges.ns >= STALL.share * context.step_ns
-    is_known = np.array([cause.what in NEEDLESS for cause in charges.causes], np.bool_)
-    chosen = is_long | is_known[charges.cause]
+    chosen = is_long | _are(charges, *NEEDLESS)[charges.cause]
     kinds = {charges.causes[at].what for at in distinct(charges.cause[chosen]).tolist()}
     for what in sorted(kinds - {main}):
-        codes = [at for at, cause in enumerate(charges.causes) if cause.what == what]
-        own = charges.take(chosen & np.isin(charges.cause, codes))
+        own = charges.take(chosen & _are(charges, what)[charges.cause])
         cost = context.per_iteration(float(own.ns.sum()))
         if not len(own) or context.share(cost) < NAMED_COST.share:
             continue
@@ -148,14 +146,15 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         cells, part = _cells_with(context, own.take(there))
         if where.startswith(" on GPU") or not cells.any():
             continue
-        cause = own.main(own.by_cause) or charges.causes[codes[0]]
-        name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
+        cause = own.main(own.by_cause) or HostCause(what)
         taken = f"leaves {_idle_gpus(context)} {time(cost)}{a_step(context)}"
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
             what,
             context.finding(
-                (of_name if cause.is_of_trace else one_line)(f"{what}{name} {taken}", where),
+                (of_name if cause.is_of_trace else one_line)(
+                    f"{what}{_in_title(cause)} {taken}", where
+                ),
                 f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs "
                 f"are idle{context.per_gpu} before launch calls",
                 context.with_view("launch", "host", sort="-idle_host_ns"),
@@ -183,24 +182,23 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
     place = np.searchsorted(context.gpus, context.table.gpu[charges.row])
     beyond = beyond_others(charges.sums(place, len(context.gpus), (HostState.LATE,)))
     for what in whats:
-        codes = [at for at, cause in enumerate(charges.causes) if cause.what == what]
-        each = beyond[:, codes].sum(axis=1)
+        is_it = _are(charges, what)
+        each = beyond[:, is_it].sum(axis=1)
         gpu = context.gpus[int(each.argmax())]
         if context.share(float(each.max()) / len(context.iterations)) < NAMED_COST.share:
             continue
         if _names_cause(context, gpu, what):
             continue
-        inside = np.isin(charges.cause, codes) & (context.table.gpu[charges.row] == gpu)
+        inside = is_it[charges.cause] & (context.table.gpu[charges.row] == gpu)
         own = charges.take(inside)
         cells, _ = _cells_with(context, own)
-        cause = own.main(own.by_cause) or charges.causes[codes[0]]
         if not cells.any():
             continue
+        cause = own.main(own.by_cause) or HostCause(what)
         idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
-        name = f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
         taken = f"{time(more)} more{a_step(context)}"
         yield context.finding(
-            one_line(f"{what}{name} leaves GPU {gpu} idle {taken}"),
+            one_line(f"{what}{_in_title(cause)} leaves GPU {gpu} idle {taken}"),
             f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
             f"{place_of_most(context.run, own)}, {time(more)} more than the other GPUs; its host "
             "is late for other reasons, too",
@@ -306,8 +304,7 @@ def _without(
     context: FindingsContext, late: list[LatePhase], charges: HostCharges, causes: Collection[str]
 ) -> tuple[list[LatePhase], HostCharges]:
     """Late phases, and their idle time, without some causes; none if next to nothing is left."""
-    is_left = np.array([each.what not in causes for each in charges.causes], np.bool_)
-    rest = charges.take(is_left[charges.cause])
+    rest = charges.take(~_are(charges, *causes)[charges.cause])
     phases = context.table.phase[rest.row]
     found = [
         LatePhase(each.code, float(rest.ns[phases == each.code].sum()), each.elapsed_ns)
@@ -432,7 +429,7 @@ def _bound(
         if main is not None and main.what in _APART:
             changes = (f"host x{1 - part:.4f}",)
     if main is not None:
-        named = f" ({main.name})" if _CALL.fullmatch(main.name) else ""
+        named = _in_title(main)
         when = where.partition(", ")[0]
         places = dict.fromkeys((f"{layer}{where}", f"{layer}{when}", where, when, layer))
         texts = (*(f"{main.what}{named}{each}" for each in places), f"{main.what}{when}")
@@ -501,6 +498,16 @@ def a_step(context: FindingsContext) -> str:
 
 def _idle_gpus(context: FindingsContext) -> str:
     return "GPUs idle" if len(context.gpus) > 1 else "the GPU idle"
+
+
+def _are(charges: HostCharges, *whats: str) -> Mask:
+    """Which causes are one of some things."""
+    return np.array([each.what in whats for each in charges.causes], np.bool_)
+
+
+def _in_title(cause: HostCause) -> str:
+    """The name of a cause in the trace, in brackets, where it is short enough for a title."""
+    return f" ({cause.name})" if _CALL.fullmatch(cause.name) else ""
 
 
 def _share(charges: HostCharges, cause: HostCause, there: Mask | None = None) -> str:

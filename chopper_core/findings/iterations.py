@@ -29,7 +29,15 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import in_short, one_line, shortened
 from chopper_core.graph.questions import bound_by_memory
-from chopper_core.model.phrases import by_number, longer_by, percent, recurrence, time
+from chopper_core.model.phrases import (
+    by_number,
+    enumerated,
+    longer_by,
+    percent,
+    recurrence,
+    than_or_as,
+    time,
+)
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -240,8 +248,7 @@ def _title(which: str, is_one: bool, compared: str, why: str) -> str:
 
 def _as_long(factor: float, what: str) -> str:
     """How long something takes: `7.2 % longer than the median`, `4 times as long as the others`."""
-    text = longer_by(factor)
-    return f"{text} {'than' if text.endswith(' longer') else 'as'} {what}"
+    return f"{longer_by(factor)} {than_or_as(factor)} {what}"
 
 
 def _cost_of(lost_ns: float, number: int) -> str:
@@ -251,10 +258,8 @@ def _cost_of(lost_ns: float, number: int) -> str:
 
 def _listed_steps(texts: Sequence[str]) -> str:
     """The first three of some steps, and how many more there are."""
-    shown, more = list(texts[:3]), len(texts) - 3
-    if more > 0:
-        shown.append(f"{more} more")
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    more = [f"{len(texts) - 3} more"] if len(texts) > 3 else []
+    return enumerated([*texts[:3], *more])
 
 
 class _TwoLengths(Struct, frozen=True, eq=False):

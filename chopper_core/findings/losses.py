@@ -114,7 +114,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz on average", where
         if len(gpus) > 1:
             why = "the GPU with the lowest clock sets the pace, and gains most"
-    found = context.finding(
+    yield context.finding(
         one_line(*title),
         f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
         f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
@@ -127,8 +127,8 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         cells=context.cells_of(gpu=gpus),
         changes=(change,),
         group=None if name in _COSTS else Group.BETTER,
+        why_more=why,
     )
-    yield replace(found, why_more=why)
 
 
 def _compute_ns(context: FindingsContext, gpus: list[int]) -> float:

@@ -96,7 +96,7 @@ def _recordings(context: FindingsContext) -> Gaps:
 
 def _ranks(context: FindingsContext) -> Gaps:
     world = context.run.world
-    missing = world - len({gpu.rank for gpu in context.run.gpus})
+    missing = world - len(context.run.ranks)
     if missing > 0:
         has_comm = context.split().sum("exposed_comm_ns").any()
         yield (

@@ -25,7 +25,15 @@ from chopper_core.findings.rule import (
     weighted_medians,
 )
 from chopper_core.findings.titles import of_name, one_line, shortened
-from chopper_core.model.phrases import count, level_title, listed, longer_by, percent, time
+from chopper_core.model.phrases import (
+    count,
+    level_title,
+    listed,
+    longer_by,
+    percent,
+    than_or_as,
+    time,
+)
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -106,7 +114,7 @@ def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
 
 
 def _longer_in_short(
-    context: FindingsContext, parts: list[SlowPart], where: str, than: str = ""
+    context: FindingsContext, parts: list[SlowPart], where: str, others: str = ""
 ) -> str:
     """The same as a title, by its largest part."""
     most = max(parts, key=lambda part: part.excess_ns)
@@ -116,8 +124,7 @@ def _longer_in_short(
     if len(names) > 1:
         up_to = max((part.ratio for part in parts if np.isfinite(part.ratio)), default=1.0)
         name, how = f"{len(names)} operations", f"take up to {longer_by(up_to)}"
-    if how.endswith(" as long"):
-        than = than.replace(" than ", " as ", 1)
+    than = f" {than_or_as(most.ratio)} {others}" if others else ""
     return (one_line if len(names) > 1 else of_name)(
         f"{name} {how} {where}",
         *(
@@ -391,7 +398,7 @@ def _slower(
             changes = (f"compute x{max(1 - total / took, 0.0):.4f}",)
         yield context.finding(
             _longer_in_short(
-                context, own, f"in {level_title(level)} {where}{of_stage}", " than in the others"
+                context, own, f"in {level_title(level)} {where}{of_stage}", "in the others"
             ),
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,

@@ -377,6 +377,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         cells: Mask | None = None,
         changes: tuple[str, ...] | None = None,
         group: Group | None = None,
+        why_more: str = "",
     ) -> Finding:
         """A finding that costs as much in each step, on one GPU or on all.
 
@@ -398,6 +399,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             total_ns=total_ns,
             cells=cells,
             changes=changes,
+            why_more=why_more,
             group=group,
         )
 

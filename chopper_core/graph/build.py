@@ -87,7 +87,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     if lead is None:
         is_whole = len(timed.rows) == activity_count(run.table)
         iteration = None if is_whole else run.table.iteration[timed.rows]
-        has_all = run.world <= len({each.rank for each in run.gpus})
+        has_all = run.world <= len(run.ranks)
         edges, latency, unseen = _with_unseen_waits(
             timed, iteration, edges, known, latency, only_first=has_all
         )

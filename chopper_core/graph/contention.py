@@ -27,7 +27,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
-_MIN_DURATION_NS: Final = 2_000
+MIN_DURATION_NS: Final = 2_000
 """The time of a shorter kernel is its launch's."""
 _MIN_VARIATION: Final = 0.002
 """The least variance of a share that shows how communication slows a kernel."""
@@ -92,7 +92,7 @@ def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     table = run.table
     every = graph.row[graph.activities].astype(np.intp)
     kind = table.kind[every].astype(np.int64)
-    own = (kind == Kind.COMPUTE) & (table.duration_ns[every] >= _MIN_DURATION_NS)
+    own = (kind == Kind.COMPUTE) & (table.duration_ns[every] >= MIN_DURATION_NS)
     place = np.flatnonzero(own)
     rows = every[place]
     if not len(rows) or not table.overlap_ns[rows].any():

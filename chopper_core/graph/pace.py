@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.graph.contention import MIN_DURATION_NS
 from chopper_core.graph.step_graph import StepGraph
 from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
@@ -19,8 +20,6 @@ from chopper_core.util.grouping import combined, ranked, ratios, sums_of
 
 _BEFORE_NS: Final = 30_000_000
 """Power management follows the mean load of about this time."""
-_MIN_DURATION_NS: Final = 2_000
-"""The time of a shorter kernel is its launch's."""
 _ERRORS: Final = 2.0
 """The width of a range in standard errors."""
 _MOST: Final = 1 / 3
@@ -44,7 +43,7 @@ def pace_after_idle(run: Run, graph: StepGraph, kind: Int64) -> float:
         return 0.0
     gpu = table.gpu[rows]
     busy = SpansOfGpus.running(gpu, begins, table.duration_ns[rows])
-    is_long = table.duration_ns[rows] >= _MIN_DURATION_NS
+    is_long = table.duration_ns[rows] >= MIN_DURATION_NS
     own = is_long & (table.overlap_ns[rows] == 0)
     own &= begins - _BEFORE_NS >= busy.first_ns[gpu]
     rows, begins, gpu = rows[own], begins[own], gpu[own]

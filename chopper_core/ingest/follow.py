@@ -103,8 +103,8 @@ class Follower:
         self._stale: frozenset[tuple[str, int]] = frozenset()
         """Signals of GPUs without news, as of the last look."""
         self._steps = StepTails()
-        self._of_trainers: set[Path] = set()
-        """The files that are trainers' logs."""
+        self._families: dict[tuple[object, ...], Family] = {}
+        """The families of files, by path and inode: their start stays as it is."""
         self._read: Mapping[str, FileState] = {}
         """The state of the files when they were read last."""
         self._late: set[str] = set()
@@ -211,9 +211,9 @@ class Follower:
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
         growing = {
-            path for path in changed & state.keys() if is_ring(path) or self._is_tailed(Path(path))
+            path for path in changed & state.keys() if is_ring(path) or self._is_tailed(path, state)
         }
-        logs = {path for path in changed - growing if self._is_log(Path(path))}
+        logs = {path for path in changed - growing if self._is_log(path, state)}
         others = {path for path in changed - growing - logs if not self._is_status(path)}
         self._unsettled = {path for path in others if state.get(path) != before.get(path)}
         since_s = time.monotonic() - self._read_s
@@ -348,16 +348,24 @@ class Follower:
         self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began_s
         give_back()
 
-    def _is_tailed(self, path: Path) -> bool:
-        if path not in self._tails and family_of(path) is Family.TELEMETRY:
-            self._follow(path)
-        return path in self._tails
+    def _is_tailed(self, path: str, state: Mapping[str, FileState]) -> bool:
+        if Path(path) not in self._tails and self._family(path, state) is Family.TELEMETRY:
+            self._follow(Path(path))
+        return Path(path) in self._tails
 
-    def _is_log(self, path: Path) -> bool:
-        # A log is known by its first step, which may not have come yet.
-        if path not in self._of_trainers and family_of(path) is Family.TRAINER:
-            self._of_trainers.add(path)
-        return path in self._of_trainers
+    def _is_log(self, path: str, state: Mapping[str, FileState]) -> bool:
+        return self._family(path, state) is Family.TRAINER
+
+    def _family(self, path: str, state: Mapping[str, FileState]) -> Family | None:
+        """The family of a file; of one that is gone, what it was."""
+        *_, inode, device = state.get(path) or self._read.get(path) or (0, 0)
+        key = path, inode, device
+        if key not in self._families:
+            family = family_of(Path(path))
+            if family is None:  # A log is known by its first step, which may not have come yet.
+                return None
+            self._families[key] = family
+        return self._families[key]
 
     def _is_status(self, path: str) -> bool:
         """Whether a recording writes the file again and again; its end is in its manifest."""

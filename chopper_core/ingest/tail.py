@@ -36,9 +36,9 @@ _MAX_HEADINGS: Final = 50
 _AGAIN: Final = 128, 512
 """Lines, at least and at most, that are read once more with new ones: rates are differences to
 the sample before, and samples with one stamp are averaged."""
-_ROUNDS: Final = 8
+_ROUNDS: Final = 4
 """Fewer lines do where they have so many samples of each signal."""
-_PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 18
 _BLOCK: Final = 1 << 15
 """Bytes that are looked for by time."""
 _LAST_BLOCKS: Final = 8
@@ -262,7 +262,7 @@ class Tail(FollowedSamples):
         if context:
             own = [len(each.time_ns) for each in chain.from_iterable(telemetry.signals.values())]
             lines_each = -(-(len(context) - len(self._head) + len(lines)) // min(own))
-            self._last = self._last[-max(_ROUNDS * lines_each, len(lines)) :]
+            self._last = self._last[-max(_ROUNDS * lines_each, 1) :]
         return telemetry
 
     def _read_lines(self, lines: Sequence[bytes]) -> Telemetry:

@@ -67,6 +67,11 @@ def longer_by(factor: float) -> str:
     return f"{factor:.1f} times as long" if factor < 10 else f"{factor:,.0f} times as long"
 
 
+def than_or_as(factor: float) -> str:
+    """The word that follows `longer_by`, before what something is compared with."""
+    return "than" if factor < _TWICE else "as"
+
+
 def with_article(text: str) -> str:
     """A number with the article that it is read with: `a 6.2 %`, `an 8.4 %`, `an 11 %`."""
     is_vowel = text.startswith("8") or text.partition(" ")[0].partition(".")[0] in ("11", "18")
@@ -119,8 +124,7 @@ def by_number(word: str, numbers: Sequence[int]) -> str:
     texts = [text for each in ranges[:_MOST_RANGES] for text in range_texts(each, " to ")]
     if more := sum(map(len, ranges[_MOST_RANGES:])):
         texts.append(f"{more:,} more")
-    text = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-    return f"{word}{'s' if len(numbers) > 1 else ''} {text}"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {enumerated(texts)}"
 
 
 def in_a_row(numbers: Iterable[int]) -> list[list[int]]:
@@ -137,6 +141,11 @@ def in_a_row(numbers: Iterable[int]) -> list[list[int]]:
 def range_texts(numbers: Sequence[int], to: str) -> list[str]:
     """Numbers that follow each other: `10 to 12`, but `4` and `5`."""
     return [*map(str, numbers)] if len(numbers) < 3 else [f"{numbers[0]}{to}{numbers[-1]}"]
+
+
+def enumerated(texts: Sequence[str]) -> str:
+    """All of some texts in a sentence: `a`, `a and b`, `a, b and c`; empty without any."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def listed(names: Iterable[str], limit: int = 4) -> str:
@@ -173,4 +182,4 @@ def recurrence(when: Sequence[int], iterations: Sequence[int]) -> str:
         named = ", ".join(map(str, numbers[:_MOST_NAMED]))
         more = len(numbers) - _MOST_NAMED
         return f" in {len(numbers)} of {count} steps: {named} and {more} more"
-    return f" in steps {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    return f" in steps {enumerated([*map(str, numbers)])}"

@@ -85,7 +85,6 @@ from chopper_core.util.grouping import (
     run_maxima,
     run_minima,
     run_sums,
-    stable_order,
     sums_of,
 )
 
@@ -292,6 +291,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         if self.is_sampled_only:
             return self.sampled_ns[1]
         return int(self.tree().node(()).max("end_ns")[0])
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether any activity of it communicates between GPUs."""
+        return bool((self.table.kind == Kind.COMM).any())
 
     @property
     def is_sampled_only(self) -> bool:
@@ -686,28 +690,30 @@ def interval_of(run: Run, view: View) -> Interval:
     return resolved(view.window, scope, end)
 
 
-def between_programs(run: Run, gpu: int | None = None) -> tuple[int, int]:
-    """Begin and end of the idle time, in ns, that is most of a run without steps, or of one of its
-    GPUs, and so long that two programs ran one after another; (0, 0) without any. No GPU is charged
-    with its own.
+def between_programs(run: Run, gpu: int) -> tuple[int, int]:
+    """Begin and end of the idle time, in ns, that is most of a GPU's without steps, and so long
+    that two programs ran one after another; (0, 0) without any. No GPU is charged with its own.
     """
-    rows = slice(None) if gpu is None else run.tree().node((str(gpu),)).selection
-    if (run.table.iteration[rows] != NO_LABEL).any():
-        return 0, 0
-    return run.memo(("between programs", gpu), lambda: _between_programs(run.table, rows))
+
+    def found() -> tuple[int, int]:
+        rows = run.tree().node((str(gpu),)).selection
+        has_steps = bool((run.table.iteration[rows] != NO_LABEL).any())
+        return (0, 0) if has_steps else _between_programs(run.table, rows)
+
+    return run.memo(("between programs", gpu), found)
 
 
 def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
-    if not len(table):
+    start = table.start_ns[rows]
+    if not len(start):
         return 0, 0
-    order = stable_order(table.start_ns[rows])
-    start = table.start_ns[rows][order]
-    ends = np.maximum.accumulate(start + table.duration_ns[rows][order])
-    gaps = start[1:] - ends[:-1]
-    if not is_between_programs(gaps, int(ends[-1] - start[0])).any():
-        return 0, 0
-    place = int(gaps.argmax())
-    return int(ends[place]), int(start[place + 1])
+    ends = start + table.duration_ns[rows]
+    first, last = int(start.min()), int(ends.max())
+    # Idle time of more than half of the span has the middle of it inside.
+    is_before = start <= first + (last - first) // 2
+    left, right = int(ends[is_before].max()), int(start[~is_before].min(initial=last))
+    is_gap = is_between_programs(np.array([right - left]), last - first).any()
+    return (left, right) if is_gap else (0, 0)
 
 
 def longer_program(run: Run, begin_ns: int, end_ns: int) -> tuple[int, int]:

@@ -296,14 +296,14 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         texts = self._texts(level)
         if texts is None:
             return str(code)
-        return _spelled(texts[code])
+        return spelled(texts[code])
 
     def texts_of(self, level: str, codes: AnyArray) -> list[str]:
         texts = self._texts(level)
         return [
             NO_LABEL_TEXT if code == NO_LABEL
             else str(code) if texts is None
-            else _spelled(texts[code])
+            else spelled(texts[code])
             for code in codes.tolist()
         ]  # fmt: skip
 
@@ -315,7 +315,7 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         return of.get(level)
 
 
-def _spelled(text: str) -> str:
+def spelled(text: str) -> str:
     """A label as a path spells it: one that reads like a missing one begins with a backslash."""
     return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 

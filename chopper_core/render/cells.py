@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import PurePath
 from textwrap import wrap
@@ -163,13 +163,18 @@ def wrapped(text: str, width: int) -> list[str]:
 
     Short facts with dots between them stay whole.
     """
+    return [*_wrapped(text, width)]
+
+
+@lru_cache(maxsize=1 << 8)  # The same cards are drawn at each update of a run that is followed.
+def _wrapped(text: str, width: int) -> tuple[str, ...]:
     facts = _BEFORE_UNIT.sub(_NO_BREAK, clean(text)).split(BETWEEN_FACTS)
     if len(facts) > 1:
         facts = [each.replace(" ", _NO_BREAK) if len(each) < width / 3 else each for each in facts]
     joined = BETWEEN_FACTS.join(facts)
     indent = " " * (len(text) - len(text.lstrip()))
     lines = wrap(joined, width, break_on_hyphens=False, subsequent_indent=indent)
-    return [line.replace(_NO_BREAK, " ") for line in lines]
+    return tuple(line.replace(_NO_BREAK, " ") for line in lines)
 
 
 def cell_width(text: str) -> int:

@@ -100,8 +100,7 @@ _OF_ONE: Final = (
 
 def missing_from(run: Run) -> str:
     """Why no scope of a run has an answer; empty: one may."""
-    is_known = run.memo(("comm",), lambda: bool((run.table.kind == Kind.COMM).any()))
-    return "" if is_known else _NO_COLLECTIVES
+    return "" if run.communicates else _NO_COLLECTIVES
 
 
 def answer(run: Run, view: View) -> ViewResult:

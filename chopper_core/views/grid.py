@@ -30,7 +30,6 @@ from chopper_core.model.column_names import HEAT
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import count, differs, facts
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
@@ -89,9 +88,8 @@ def _usual_of(run: Run, view: View) -> str:
         return ""
     places = places_of(run, run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist())
     is_flat = not places.dimensions and len(set(places.nodes)) < 2
-    has_comm = bool((run.table.kind == Kind.COMM).any())
     names = [name for name in _FLAT if is_measured(name, run.table)]
-    names += [_OTHERWISE, *(["exposed_comm_ns"] if has_comm else [])]
+    names += [_OTHERWISE, *(["exposed_comm_ns"] if run.communicates else [])]
     return _AND.join(names) if is_flat and len(places.nodes) > 1 else ""
 
 

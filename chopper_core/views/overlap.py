@@ -113,8 +113,8 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     figures = _figures(of_rows, view.stat)
     own: Own = [
         *figures[:2],
-        *columns_of(columns_of_effect(known), METRICS),
-        *columns_of(of_rows.quantiles(), METRICS),
+        *columns_of(columns_of_effect(known)),
+        *columns_of(of_rows.quantiles()),
         (METRICS[_INSTANCES], Values(number)),
         *figures[2:],
     ]
@@ -148,7 +148,7 @@ def _figures(rows: GroupedOverlaps, stat: str = "") -> Own:
             for metric, values in _of_each(rows.found)
         ]
     figures = rows.times()
-    return columns_of({name: figures[name] for name in _OF_EACH}, METRICS)
+    return columns_of({name: figures[name] for name in _OF_EACH})
 
 
 def _of_each(found: Overlaps) -> Own:
@@ -160,7 +160,7 @@ def _of_each(found: Overlaps) -> Own:
         "instance_ns": Values(found.elapsed_ns),
         "beside_comm_ns": Values(found.comm_ns),
     }
-    return columns_of(each, METRICS)
+    return columns_of(each)
 
 
 def _totals(found: Overlaps, stat: str = "") -> Own:

@@ -295,6 +295,8 @@ def is_communication(name: str) -> bool:
 _CLASS_OF: Final[dict[str, str]] = {}
 """The class of each name that was asked for."""
 _MOST_KNOWN: Final = 1 << 17
+_MANY_NAMES: Final = 1 << 10
+"""The classes of a run with so many are kept, also by the process that has them of its reading."""
 PHASE_WORDS: Final = (
     "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
 )  # fmt: skip
@@ -361,8 +363,11 @@ def classes_of_names(run: Run) -> tuple[str, ...]:
             raise ValueError("the classes of other names")
         return known
 
-    key = ("classes of names",)
-    return run.memo(key, lambda: run.kept(key, tuple[str, ...], made, tuple, checked))
+    key, is_costly = ("classes of names",), len(names) >= _MANY_NAMES
+    return run.memo(
+        key,
+        lambda: run.kept(key, tuple[str, ...], made, tuple, checked, is_costly=is_costly),
+    )
 
 
 def _class_of(name: str, table: _Table, communication: _Table) -> str:

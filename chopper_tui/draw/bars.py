@@ -135,8 +135,7 @@ class BarDrawer(Drawer[BarChart]):
                 # The first one is a part itself, below each other is what was reached before.
                 bars = replace(bars, inks=["shade" if row else own, own])
             drawn = bars.line(row, room, glyphs, glyphs.bar[-1])
-            if chart.longest and abs(bars.sums[row]) > chart.longest * (1 + _HAIR):
-                # It extends beyond the end of the axis.
+            if is_beyond(bars.sums[row], chart.longest):
                 drawn[-1] = (drawn[-1][0].rstrip()[:-1] + glyphs.crumb, drawn[-1][1])
             named = (f"{labels[row]}{texts[row].rjust(digits)} ", "text")
             on.lines += [[named, *drawn], [(" " * before, "text"), *drawn], []][:thick]
@@ -146,6 +145,12 @@ class BarDrawer(Drawer[BarChart]):
     def seen(self, chart: BarChart, lens: Lens) -> BarChart:
         sums = np.nansum([np.abs(each.numbers) for each in chart.series], axis=0)
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
+
+
+def is_beyond(number: float, longest: float) -> bool:
+    """Whether a bar extends beyond the end of its scale, where there is one: it is cut, and
+    marked."""
+    return bool(longest and abs(number) > longest * (1 + _HAIR))
 
 
 def _is_waterfall(chart: BarChart) -> bool:

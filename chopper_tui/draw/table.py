@@ -33,7 +33,7 @@ from chopper_core.util.arrays import Float64, Int8, Mask
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, Tint, sign_of, tints
-from chopper_tui.draw.bars import BarParts
+from chopper_tui.draw.bars import BarParts, is_beyond
 from chopper_tui.draw.pieces import EXPOSED, HIDDEN, Line, Pieces, fit, series_inks
 
 PREFIX: Final = 3
@@ -88,10 +88,6 @@ _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
 
 
-_CUT_FROM: Final = 1 + 1e-9
-"""A bar longer than this, of its scale, is cut and marked."""
-
-
 class DrawnColumn(Struct, frozen=True):
     """A column as drawn."""
 
@@ -138,8 +134,8 @@ class DrawnColumn(Struct, frozen=True):
         if self.fulls is None:
             full = min(max(round(share * self.bar), int(4 * share * self.bar >= 1)), self.bar)
             cells = glyphs.row_bar * full
-            if abs(number or 0) > self.longest * _CUT_FROM:
-                # It extends beyond the end of the scale, which others set.
+            if is_beyond(number or 0, self.longest):
+                # Others set the scale.
                 cells = cells[:-1] + glyphs.crumb
             return [(cells, ink), (" " * (self.bar - full), "text")]
         if number is None or not self.fulls[row] > 0:

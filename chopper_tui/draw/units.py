@@ -47,7 +47,7 @@ class Sheet:
         """A rounded box with its title in the border."""
         inner = width - 2
         name = f" {elide(title, max(inner - 3, 0), self.glyphs)} "
-        self.put(x, y, f"╭─{'─' if inner - 1 else ''}╮", "third")
+        self.put(x, y, f"╭─{'─' * (inner - 1)}╮", "third")
         self.put(x + 2, y, name, "dim" if is_dim else "strong")
         for line in range(y + 1, y + height - 1):
             self.put(x, line, "│", "third")

@@ -333,7 +333,7 @@ class Explorer(ScreenParts):
         self.table.show(data, row, place.offset)
         self.query_one(KeyLine).view = frame.view.name  # It is drawn with the marks of panels.
         self.query_one(Position).count(self.table.cursor, len(frame))
-        self.show_marks()
+        self._mark_rows()
         self.show_charts()
         self.mark_panels()
         self.show_lanes()
@@ -385,9 +385,12 @@ class Explorer(ScreenParts):
             if is_chosen and self.listing is not here:
                 self.give_keys(here)  # What arrives takes no keys from where a person is.
 
-    def show_marks(self) -> None:
+    def _mark_rows(self) -> None:
         self.table.mark(marked_in(self.marks, self.view, self.frame.level))
         self.status.put(marks=len(self.marks))
+
+    def show_marks(self) -> None:
+        self._mark_rows()
         self.query_one(KeyLine).redraw()
 
     def move(self, rows: int) -> None:
@@ -467,10 +470,12 @@ class Explorer(ScreenParts):
 
         self.open_dialog(Chooser(title, options, current, search), then)
 
-    def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
+    def read(self, title: str, text: Text, *, passes_digits: bool = False, at: str = "") -> None:
+        """Show a text over the explorer, from the first line on that has the words of `at`."""
         from chopper_tui.widgets.reader import TextReader
 
-        self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
+        perform = self.action_perform
+        self.open_dialog(TextReader(title, text, perform, passes_digits=passes_digits, at=at))
 
     def ask(self, sign: str, text: str, entered: Answer[str], **options: Any) -> None:
         """Take a line of text at the bottom."""

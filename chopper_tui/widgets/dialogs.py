@@ -165,14 +165,13 @@ class Chooser(Sought[Any]):
         self._options = self._shown = options
         self._chosen = chosen
         self._search = search
-        self._listed = len(options)
         self._widest = max(len(title) for _, title, _ in options)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
-            yield ClickableOptions(*map(self._made, range(self._listed)), compact=True)
+            yield ClickableOptions(*map(self._made, range(len(self._shown))), compact=True)
             whole = max(len(title) + len(why) for _, title, why in self._options)
             if whole > self._cells and any(why for _, _, why in self._options):
                 yield Label(id="about")
@@ -251,7 +250,7 @@ class Chooser(Sought[Any]):
         """The places of the options that have the words: those first that say so in their title."""
         if not words:
             self._shown = self._options
-            return range(self._listed)
+            return range(len(self._shown))
         if self._search is not None:
             self._shown = self._search.found(words)
             return range(len(self._shown))

@@ -292,8 +292,10 @@ def _named_times(text: str, width: int, glyphs: Glyphs) -> str:
         if room >= _LEAST_NAME * len(parts):
             break
         parts.pop()
+    if not parts:
+        return ""
     names = [name for name, *_ in parts]
-    longest = max(map(cell_width, names), default=0)
+    longest = max(map(cell_width, names))
     while sum(min(cell_width(name), longest) for name in names) > room:
         longest -= 1
     cut = (cells.elide(name, longest, glyphs) for name in names)

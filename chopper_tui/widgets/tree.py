@@ -156,7 +156,7 @@ class ScopeTree(DrawnPane, Listing):
             yield place, self._row(place, name, ms, width, shown)
             yield from self._inside(run, place, view, width, most, shown, check)
         if (left := len(frame) - most) > 0:
-            yield scope, [(f"   {'  ' if depth + 1 else ''}{left} more", "dim")]
+            yield scope, [(f"   {'  ' * (depth + 1)}{left} more", "dim")]
 
     def _row(self, place: View, name: str, ms: float, width: int, shown: frozenset[Any]) -> Line:
         glyphs, is_open = self.glyphs, place.path in shown

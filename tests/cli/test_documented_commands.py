@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import copyfile, copytree
+from shutil import copyfile
 from typing import Final
 from zlib import crc32
 
@@ -28,7 +28,7 @@ from chopper_tui.commands import COMMANDS
 from tests.communication.test_flight_recorder import WORLD, dump, entry
 from tests.communication.test_inspector import written
 from tests.conftest import ROOT
-from tests.demo import KEPT, demo_run, small_files
+from tests.demo import copy_kept, demo_run, small_files
 from tests.forked import Forked
 from tests.ingest.test_linked_traces import linked
 from tests.ingest.test_run_sets import trace
@@ -205,7 +205,7 @@ def forked() -> Iterator[Forked]:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache for all pages, with the demo runs as other tests have read them."""
     demo_run(), demo_run("fsdp1")
-    return copytree(KEPT / "chopper", tmp_path_factory.mktemp("kept") / "chopper").parent
+    return copy_kept(tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture(scope="session")

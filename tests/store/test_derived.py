@@ -145,6 +145,21 @@ def test_classes_of_names_are_kept_and_the_names_are_not(
         classes_of_names(cache.open_cached(str(copy)))
 
 
+def test_classes_of_many_names_are_kept_by_the_process_that_read_them(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading has looked the names up, so that listing their classes takes no time."""
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", float("inf"))
+    for many in (1 << 30, 1):
+        monkeypatch.setattr(kernel_classes, "_MANY_NAMES", many)
+        run = cache.open_cached(str(copy))
+        classes_of_names(run)
+        assert isinstance(run.derived, Derived)
+        run.derived.wait()
+        assert (copy / atomic.DERIVED).exists() == (many == 1)
+    assert _files(copy)[0].name.startswith("classes of names-")
+
+
 def test_what_another_view_worked_out_before_is_kept(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

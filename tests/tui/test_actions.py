@@ -213,7 +213,7 @@ async def test_a_view_of_a_package_has_no_tab_before_it(monkeypatch: pytest.Monk
 
 
 async def test_what_cannot_be_copied_or_written_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("chopper_tui.actions.program.has_clipboard", lambda: False)
 
@@ -221,7 +221,6 @@ async def test_what_cannot_be_copied_or_written_is_a_sentence(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("chopper_tui.export.publish", full)
-    monkeypatch.chdir(tmp_path)
     async with explorer((80, 24)) as at:
         await at.press("y")
         assert "this terminal has no clipboard for the row; P writes a file" in at.status

@@ -111,6 +111,18 @@ def test_figures_of_the_line_below_the_lanes_are_whole(width: int) -> None:
         )
 
 
+@pytest.mark.parametrize("width", range(10, 60, 10))
+def test_a_line_without_room_for_the_host_tells_the_gap_alone(width: int) -> None:
+    run = sample_run()
+    frame = query(run, View(run.name, name="timeline"))
+    lanes = next(chart for chart in frame.charts if isinstance(chart, Lanes))
+    host = "reading_a_value_back 806.512 µs, launch calls 727.712 µs"
+    gap = replace(lanes.pointed[0], kernel=None, gap_ns=1_547_000, host=host, queue=0)
+    shown = replace(lanes, pointed=(gap, *lanes.pointed[1:]))
+    text = pointed_text(frame, shown, 0, width, UNICODE)
+    assert text == f"{frame.labels[0]}: idle 1.547 ms, 0 in queue"
+
+
 async def test_the_lane_that_is_drawn_first_is_reached_by_up() -> None:
     run = demo_run()
     async with explorer((80, 24), run, View(run.name, name="timeline")) as at:

@@ -23,11 +23,6 @@ from tests.align.traces import TinyTrace
 from tests.tui.explorer import Driven, explorer, sample_run
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def written(path: str, *durations_us: int) -> str:
     """A trace of kernels with these durations, in a directory of its own."""
     trace = TinyTrace()
@@ -97,7 +92,7 @@ async def test_another_run_takes_the_place_of_this_one() -> None:
         await at.command(f"open {second}")
         await wait_for(at, lambda: at.explore.run.name == second)
         explore = at.explore
-        assert at.status == "opened second", repr(at.status)
+        await wait_for(at, lambda: at.status == "opened second")
         assert (at.path, explore.home.name) == ((), second)
         assert not (explore.marks or explore.past or explore.entries or app.follower)
         head = "".join(at.lines()[:2]).split()

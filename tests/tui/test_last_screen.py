@@ -109,7 +109,6 @@ def test_a_signal_during_the_start_gives_the_terminal_back(
 def last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LastScreen]:
     """The screen of a command, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     return lambda *given: LastScreen(given or ("run",))
 
 

@@ -103,6 +103,14 @@ async def test_a_click_in_the_tree_goes_there() -> None:
         assert at.path == ("2",) and focused(at) == ["ScopeTree"]
 
 
+async def test_what_the_tree_has_no_lines_for_is_indented_as_its_siblings() -> None:
+    view = View(RUN, ("1", "11"))
+    async with explorer((200, 60), measured_run(iterations=60), view) as at:
+        (more,) = (found for line in at.lines() if (found := re.search(r"\d+ more ", line)))
+        (sibling,) = (line for line in at.lines() if "▸ step 12 " in line)
+        assert more.start() == sibling.index("step 12")
+
+
 async def test_the_states_of_a_node_add_up_and_sort_its_rows() -> None:
     async with explorer((120, 36), demo_run(), View(demo_run().name, ("5",))) as at:
         (bar,) = at.explore.data.states

@@ -83,10 +83,7 @@ async def test_the_arrows_recall_what_was_entered() -> None:
         assert at.frame.sort == "-elapsed_ns"
 
 
-async def test_a_snapshot_as_picture_and_as_md(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_snapshot_as_picture_and_as_md(tmp_path: Path) -> None:
     async with explorer() as at:
         await at.command("snapshot svg")
         [picture] = (tmp_path / "chopper-snapshots").glob("*.svg")

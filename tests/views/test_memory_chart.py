@@ -86,3 +86,6 @@ def test_the_picture_fits_and_names_the_units(width: int, height: int, glyphs: o
         assert any("1.06" in text for text in texts)
     if glyphs is ASCII:
         assert all(text.isascii() for text in texts)
+    else:
+        corners = {"".join(texts).count(each) for each in "╭╮╰╯"}
+        assert len(corners) == 1, "every box is closed"

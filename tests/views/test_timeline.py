@@ -284,19 +284,9 @@ def test_notes_name_what_is_unknown() -> None:
 @pytest.mark.parametrize(("at_ns", "waiting"), [(5, 0), (15, 2), (40, 2), (120, 1), (205, 0)])
 def test_what_waits_in_the_queue_at_the_cursor(at_ns: int, waiting: int) -> None:
     """Three kernels on two streams, launched at 0, 10 and 12, that start at 5, 100 and 200."""
-    rows = [Row(5, 50), Row(100, 50), Row(200, 50, stream=1)]
-    run = with_launches(rows, [0, 10, 12])
+    run = run_of([Row(5, 50, launch=0), Row(100, 50, launch=10), Row(200, 50, stream=1, launch=12)])
     found = query(run, parse(f"R?view=timeline&at={at_ns - 5}ns")).values["at_queue"]
     assert [found.cell(row) for row in range(len(found))] == [waiting] * len(found)
-
-
-def with_launches(rows: list[Row], launched: list[int]) -> Run:
-    run = run_of(rows)
-    base = int(run.table.start_ns[0]) - 5
-    order = np.argsort(run.table.start_ns)
-    launch = np.empty(len(rows), np.int64)
-    launch[order] = base + np.array(launched)
-    return replace(run, table=replace(run.table, launch_ns=launch), cubes=None)
 
 
 def test_only_the_first_of_many_gpus_are_shown() -> None:

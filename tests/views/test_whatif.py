@@ -29,7 +29,7 @@ from chopper_core.views.query import query
 from chopper_core.views.shared.row_questions import question_about
 from chopper_core.views.whatif import straggler_metrics
 from tests.conftest import Wording
-from tests.demo import demo_run, generated_run
+from tests.demo import demo_run, small_run
 from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of
 
@@ -298,9 +298,7 @@ def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers() -> None:
 )
 def test_slower_is_never_predicted_to_be_faster(name: str) -> None:
     if name in ("fsdp2", "small"):
-        run = demo_run(name) if name == "fsdp2" else generated_run(
-            "slower", ranks=2, iterations=3, layers=2, with_counters=False
-        )  # fmt: skip
+        run = small_run() if name == "small" else demo_run(name)
     elif (FOLDER / name).exists():
         run = open_run(str(FOLDER / name), jobs=1)
     else:

@@ -35,6 +35,8 @@ _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 _PROCESS: Final = "pid"
 _MAX_HEADINGS: Final = 1000
 _WAITING_LINES: Final = 1 << 14
+_SPLIT_BELOW: Final = 1 << 15
+"""Characters below which lines are split one by one: no CSV reader is needed."""
 _DIGITS: Final = frozenset("0123456789")
 Columns = Mapping[str, Field]
 """Headings in lower case, and what they mean; among those of one meaning the first leads."""
@@ -349,6 +351,8 @@ class _TableLines:
         """Add whole lines; raises DataError where headings change too often."""
         from chopper_core.tables.column import TableRows
 
+        if self._is_csv and self.layout is None and len(block) > _SPLIT_BELOW:
+            block = self._below_headings(block)
         is_plain = self._is_csv and self.layout is not None and not self._is_other
         if is_plain and not _may_have_headings(block, self._headings):
             assert self.layout is not None
@@ -361,6 +365,15 @@ class _TableLines:
             if is_certain or self._is_row(line):
                 self._waiting.append(line)
         self._flush()
+
+    def _below_headings(self, block: str) -> str:
+        """The lines after the first headings, which are read."""
+        lines = split_lines(block)
+        for number, line in enumerate(lines, 1):
+            self._is_row(line)
+            if self.layout is not None:
+                return "".join(f"{each}\n" for each in lines[number:])
+        return ""
 
     def _is_row(self, line: str) -> bool:
         cells = self._split(line) if line.strip() else None

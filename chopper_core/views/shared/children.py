@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chopper_core.analyses.rows import Partition
-from chopper_core.columns import (
-    default_columns,
-)
+from chopper_core.columns import default_columns
 from chopper_core.columns.filter import LONGEST_FIRST
 from chopper_core.columns.lookup import reasons
 from chopper_core.model.run import Run, interval_of

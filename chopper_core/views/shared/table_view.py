@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -79,8 +78,10 @@ def table_view(
 
 def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric] = {}) -> Own:
     """Figures by name as columns: those declared for the view, else registered ones."""
-    known = ChainMap(dict(declared), OTHER_COLUMNS, METRICS)
-    return [(known[name], values) for name, values in figures.items()]
+    return [
+        (declared.get(name) or METRICS.get(name) or OTHER_COLUMNS[name], values)
+        for name, values in figures.items()
+    ]
 
 
 def known_columns(own: Figures, names: Sequence[str] = ()) -> tuple[str, ...]:

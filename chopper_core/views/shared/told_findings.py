@@ -85,19 +85,7 @@ def ranges(run: Run, view: View) -> tuple[Ends, ...]:
     def made() -> tuple[Ends, ...]:
         from chopper_core.findings import checked
 
-        known = checked(run, view)
-        found = [known.range_ns(*each) for each, _ in known.placed]
-        for at, ((_, part), whose) in enumerate(known.placed):
-            low, high = found[at]
-            if whose is None or low is None or high is None or part.together_ns is not None:
-                continue
-            # A whole saves no less than its part.
-            least, most = found[whose]
-            saving = known.placed[whose][0][1].saving_ns
-            if least is not None and most is not None and saving is not None:
-                found[at] = low, max(min(high, most), part.saving_ns or 0.0)
-                found[whose] = max(least, min(low, saving)), most
-        return tuple(found)
+        return checked(run, view).ranges_ns()
 
     kind = tuple[Ends, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))

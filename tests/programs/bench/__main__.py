@@ -14,7 +14,7 @@ from typing import Any
 from chopper_core.views import VIEWS
 from tests.programs.bench import analyses, budgets, data, engine, explorer, memory, private, reading
 from tests.programs.bench.page import Conditions, Section, page_of
-from tests.programs.bench.processes import ROOT, Cost, in_turn, run
+from tests.programs.bench.processes import CHOPPER, ROOT, Cost, in_turn, run
 from tests.programs.bench.runs import LARGE, MANY, MOST
 from tests.programs.fuzz.seeds import small_trace
 
@@ -32,7 +32,6 @@ _QUICK: Mapping[str, Any] = {
     "views": ("overview", "kernels", "ranks"),
 }
 """The options of a run of three minutes."""
-_CHOPPER = (sys.executable, "-m", "chopper_tui")
 _DEMO = ROOT / "demo_data" / "fsdp2"
 _SLOW = ("private",)
 """Parts that a quick run has only if they are named."""
@@ -140,7 +139,7 @@ def _commands(rounds: int) -> Iterator[budgets.Budget]:
         ("`chopper --version`", 60, ["--version"]),
         ("first opening of the demo", 2000, ["show", str(_DEMO), "--no-cache"]),
     ):
-        spent = [1000 * run([*_CHOPPER, *words]).cpu_s for _ in range(3 * rounds)]
+        spent = [1000 * run([*CHOPPER, *words]).cpu_s for _ in range(3 * rounds)]
         yield budgets.at_most(f"{what}, processor time", most, median(spent), "ms", min(spent))
 
 
@@ -154,12 +153,12 @@ def _runs(options: argparse.Namespace) -> Section:
             small_trace().write(place / "rank0.json")
     with TemporaryDirectory() as cache:
         for what, most_ms in (("never seen", 2), ("cached", 1)):
-            spent = run(["env", f"XDG_CACHE_HOME={cache}", *_CHOPPER, "runs", str(folder)])
+            spent = run(["env", f"XDG_CACHE_HOME={cache}", *CHOPPER, "runs", str(folder)])
             name = f"{options.runs:,} tiny runs in a directory, {what}, wall"
             most = most_ms * options.runs
             found.append(budgets.at_most(name, most, 1000 * spent.wall_s, "ms"))
     with TemporaryDirectory() as cache:
-        case = explorer.Case("runs", (*_CHOPPER, str(folder)), "", ())
+        case = explorer.Case("runs", (*CHOPPER, str(folder)), "", ())
         for what in ("never seen", "cached"):
             wall_s = explorer.first_rows_s(case, SMALL, cache)
             name = f"{options.runs:,} tiny runs in a directory, {what}, first rows, wall"
@@ -171,7 +170,7 @@ def _names(options: argparse.Namespace) -> Section:
     """A trace of very many long names, never opened and then opened again."""
     path = str(data.names_trace(*options.names))
     with TemporaryDirectory() as cache:
-        command = ["env", f"XDG_CACHE_HOME={cache}", *_CHOPPER, "show", path]
+        command = ["env", f"XDG_CACHE_HOME={cache}", *CHOPPER, "show", path]
         once = run(command).cpu_s
         again = median(run(command).cpu_s for _ in range(3))
         demo = [*command[:-1], str(_DEMO)]
@@ -274,9 +273,9 @@ def _ms(seconds: list[float]) -> str:
 def _show(rounds: int) -> tuple[list[Cost], list[Cost]]:
     """Printing the demo run from a store that was written before, and importing alone."""
     store = ROOT / "build" / "bench" / "demo-store"
-    in_turn({"ingest": [*_CHOPPER, "ingest", str(_DEMO), "-o", str(store)]}, 1)
+    in_turn({"ingest": [*CHOPPER, "ingest", str(_DEMO), "-o", str(store)]}, 1)
     commands = {
-        "show": [*_CHOPPER, "show", str(store)],
+        "show": [*CHOPPER, "show", str(store)],
         "import": [sys.executable, "-c", "import numpy, msgspec"],
     }
     in_turn(commands, 1)

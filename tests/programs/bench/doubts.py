@@ -12,7 +12,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -34,13 +33,13 @@ from chopper_core.model.table import NO_LABEL, STATES, Category
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 from tests.programs.bench.processes import ROOT
+from tests.realdata.conftest import FOLDER as REALDATA
 
 if str(ROOT / "demo_data") not in sys.path:
     sys.path.insert(0, str(ROOT / "demo_data"))
 
 from generator import planted
 
-REALDATA: Final = Path(os.environ.get("CHOPPER_REALDATA") or ROOT.parent / "shared/realdata")
 REAL: Final = (
     "mi300x_ddp4",
     "mi300x_resnet_act_ckpt_rank0of8.json.gz",

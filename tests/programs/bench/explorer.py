@@ -14,7 +14,7 @@ from typing import Final
 
 from chopper_core.views import VIEWS
 from chopper_tui.steps import LOADING
-from tests.programs.bench.processes import ROOT
+from tests.programs.bench.processes import CHOPPER, ROOT
 from tests.programs.bench.runs import LARGE, store_of
 from tests.tui.terminal_harness import Terminal
 
@@ -51,7 +51,6 @@ class Case:
         return any(self.shown in line for line in lines) and lanes >= self.lanes
 
 
-_CHOPPER = (sys.executable, "-m", "chopper_tui")
 _ROWS = (
     ("cursor down", "j"),
     ("cursor up", "k"),
@@ -88,7 +87,7 @@ def demo() -> Case:
     """The demo run, as `chopper demo` shows it."""
     address = str(ROOT / "demo_data" / "fsdp2")
     keys = (*_ROWS[:2], ("the tree", "1"), *_ENTER)
-    return Case("demo run", (*_CHOPPER, address), _COMPLETE, keys, lanes=5)
+    return Case("demo run", (*CHOPPER, address), _COMPLETE, keys, lanes=5)
 
 
 def empty(*modules: str) -> Case:
@@ -128,7 +127,7 @@ def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
     )
     title = f"{ranks:,} × {kernels:,} kernels"
     address = f"{store}:gpu=3/iteration=2/phase=backward"
-    return Case(title, (*_CHOPPER, address), "32 of 32 rows", keys)
+    return Case(title, (*CHOPPER, address), "32 of 32 rows", keys)
 
 
 def first_screen(ranks: int, kernels: int) -> Case:
@@ -136,7 +135,7 @@ def first_screen(ranks: int, kernels: int) -> Case:
     store = str(store_of(ranks, kernels, parts=True))
     return Case(
         f"{ranks:,} × {kernels:,} kernels",
-        (*_CHOPPER, store),
+        (*CHOPPER, store),
         _COMPLETE,
         (),
         lanes=min(ranks, 5),
@@ -172,7 +171,7 @@ def many(ranks: int, kernels: int) -> Case:
     store = str(store_of(ranks, kernels, parts=True))
     keys = tuple((name, key.format(start=store)) for name, key in _OVER_RANKS)
     title = f"{ranks:,} ranks × {kernels:,} kernels"
-    return Case(title, (*_CHOPPER, store), _COMPLETE, keys)
+    return Case(title, (*CHOPPER, store), _COMPLETE, keys)
 
 
 @dataclass(frozen=True, slots=True)

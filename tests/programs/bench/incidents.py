@@ -25,18 +25,20 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-REALDATA: Final = Path(os.environ.get("CHOPPER_REALDATA") or ROOT.parent / "shared/realdata")
-CHOPPER: Final = (sys.executable, "-m", "chopper_tui")
+from tests.pipelines import Pipeline, generate
+from tests.programs.bench.processes import CHOPPER, ROOT
+from tests.realdata.conftest import FOLDER as REALDATA
 
 Event = dict[str, Any]
 OPTIMIZER: Final = re.compile(r"Optimizer\.step#")
 ACTIVITIES: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
+LOADING: Final = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 LAUNCH_US, ORDER_US, WAIT_US, CALL_US = 4.0, 1.0, 2.0, 8.0
 """The least time from a launch to a start, between activities of a stream, and of a wait."""
 BEHIND_US: Final = 30.0
@@ -66,10 +68,14 @@ class Act:
     after: list[Act] = field(default_factory=list)
     new_start: float = -1.0
     new_end: float = -1.0
-    added: bool = False
     delay: Delay | None = None
+    """Of what was added: the one of the host that launches it."""
     offset: float = 0.0
-    """When it was launched: that long after the begin of a delay."""
+    """When it was launched: that long after the begin of the delay."""
+
+    @property
+    def added(self) -> bool:
+        return self.delay is not None
 
     @property
     def name(self) -> str:
@@ -129,8 +135,6 @@ class Rank:
     acts: list[Act] = field(default_factory=list)
     delays: list[Delay] = field(default_factory=list)
     count: int = 0
-    _calls: list[Event] | None = None
-    _ops: list[Event] | None = None
     knots: list[float] = field(default_factory=list)
     shifts: list[float] = field(default_factory=list)
 
@@ -171,6 +175,18 @@ class Rank:
         )
         return sorted(found, key=lambda e: e["ts"])
 
+    @cached_property
+    def _calls(self) -> list[Event]:
+        return self.calls()
+
+    @cached_property
+    def _ops(self) -> list[Event]:
+        return self.ops("")
+
+    @cached_property
+    def is_hip(self) -> bool:
+        return bool(self.calls("^hip"))
+
     # What incidents do.
 
     def pause(self, at: float, us: float, *events: Event, wait: Act | None = None) -> Delay:
@@ -189,8 +205,6 @@ class Rank:
         )
 
     def _place(self, at: float) -> Event:
-        if self._calls is None:
-            self._calls = self.calls()
         n = bisect.bisect_left(self._calls, at, key=lambda e: e["ts"])
         call = self._calls[min(n, len(self._calls) - 1)]
         return {"pid": call["pid"], "tid": call["tid"]}
@@ -199,8 +213,6 @@ class Rank:
         """The outermost operator that launched it."""
         if act.call is None:
             return None
-        if self._ops is None:
-            self._ops = self.ops("")
         at, thread = act.call["ts"], act.call["tid"]
         n = bisect.bisect_right(self._ops, at, key=lambda e: e["ts"])
         for op in self._ops[max(0, n - 40) : n]:
@@ -225,7 +237,7 @@ class Rank:
         self.count += 1
         number = 9_000_000 + self.count
         place = {"pid": call["pid"], "tid": call["tid"]}
-        runtime = "hipLaunchKernel" if "hip" in call["name"] else "cudaLaunchKernel"
+        runtime = "hipLaunchKernel" if self.is_hip else "cudaLaunchKernel"
         ids = {"External id": number}
         base = {"ph": "X", **place}
         delay = self.pause(
@@ -248,7 +260,7 @@ class Rank:
     def _add(
         self, event: Event, behind: Act, at: float, us: float, delay: Delay, offset: float
     ) -> Act:
-        act = Act(event, self, behind.end, behind.end, behind.stream, at, us, added=True)
+        act = Act(event, self, behind.end, behind.end, behind.stream, at, us)
         act.delay, act.offset = delay, offset
         while behind.tail is not None:
             behind = behind.tail
@@ -283,11 +295,10 @@ class Rank:
             first = next((a for a in self.acts if a.tail is first), None)
         model_act = behind or next(a for a in self.acts if a.meeting is None)
         place = self._place(at)
-        is_hip = "hip" in self.calls()[0]["name"] or bool(self.calls("^hip"))
         self.count += 1
         number = 9_000_000 + self.count
         ids = {"External id": number}
-        call = "hipMemcpyWithStream" if is_hip else "cudaMemcpyAsync"
+        call = "hipMemcpyWithStream" if self.is_hip else "cudaMemcpyAsync"
         base = {"ph": "X", **place}
         events = [
             base | {"cat": "cpu_op", "name": op, "ts": 0.5, "dur": us + host_us, "args": dict(ids)},
@@ -312,7 +323,7 @@ class Rank:
                                    "memory bandwidth (GB/s)": size / us / 1e3},
         }  # fmt: skip
         if first is None:
-            act = Act(event, self, at, at, model_act.stream, at, us, added=True)
+            act = Act(event, self, at, at, model_act.stream, at, us)
             act.delay, act.offset = delay, 6.0
             self.acts.append(act)
             return act
@@ -335,7 +346,7 @@ class Rank:
         self.pause(at, us + 1, event, wait=self.last_launched(at))
 
     def _call_event(self, at: float, name: str, us: float) -> Event:
-        prefix = "hip" if self.calls("^hip") else "cuda"
+        prefix = "hip" if self.is_hip else "cuda"
         self.count += 1
         args = {"correlation": 9_000_000 + self.count}
         return {
@@ -347,8 +358,6 @@ class Rank:
         """Operators within no other one, that begin between two times."""
         found: list[Event] = []
         last: dict[Any, float] = {}
-        if self._ops is None:
-            self._ops = self.ops("")
         for op in self._ops:
             if op["ts"] >= last.get(op["tid"], 0.0):
                 last[op["tid"]] = op["ts"] + op["dur"]
@@ -409,10 +418,15 @@ def read(folder: Path, lockstep: bool = False) -> Run:
     return Run(ranks)
 
 
-def write(run: Run, folder: Path) -> None:
+def clear(folder: Path) -> None:
+    """Make a folder, or take the traces of a run out of it."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.json*"):
         old.unlink()
+
+
+def write(run: Run, folder: Path) -> None:
+    clear(folder)
     for rank in run.ranks:
         name = rank.path.name.removesuffix(".gz")
         with gzip.open(folder / f"{name}.gz", "wt", compresslevel=1) as file:
@@ -780,6 +794,7 @@ ADAM = (
     "namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace):"
     ":FusedAdamMathFunctor<float, 4> >()"
 )
+GRAD = "autograd::engine::evaluate_function: {}Backward0"
 NCCL_NAMES = {
     "allreduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "all_to_allv": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
@@ -811,7 +826,7 @@ class Simulator:
     def close(self, rank: int, event: Event) -> None:
         event["dur"] = self.host[rank] - event["ts"]
 
-    def wait(self, rank: int, host: bool = False) -> None:
+    def wait(self, rank: int) -> None:
         """The compute stream waits for the communication stream."""
         call = self.span(rank, "cuda_runtime", "cudaStreamWaitEvent", self.host[rank])
         self.number += 1
@@ -921,7 +936,6 @@ class Simulator:
         tp = model.ranks if model.kind == "tp" else 1
         wide = model.wide // tp
         size = 2.0 * tokens * hidden
-        grad = "autograd::engine::evaluate_function: {}Backward0"
         add = ELEMENTWISE.format("CUDAFunctor_add<c10::BFloat16>", "CUDAFunctor_add<c10::BFloat16>")
         silu = ELEMENTWISE.format("silu_kernel", "silu_kernel")
         attention = 4e-6 * tokens * tokens * hidden / tp / model.tflops * 0.9 + 5
@@ -955,7 +969,7 @@ class Simulator:
                     self.collective("allreduce", tokens * hidden, "nccl:all_reduce", True)
             self.bytes("aten::add", add, 3 * size)
         else:
-            mm, add_back = grad.format("Mm"), grad.format("Add")
+            mm, add_back = GRAD.format("Mm"), GRAD.format("Add")
             self.bytes("aten::add_", add, 3 * size, add_back)
             if model.kind == "moe":
                 self.collective("all_to_allv", tokens * hidden * 2, "nccl:all_to_all", True)
@@ -963,35 +977,33 @@ class Simulator:
                 self.collective("all_to_allv", tokens * hidden * 2, "nccl:all_to_all", True)
             else:
                 self.gemm(tokens, hidden, wide, mm)
-                self.bytes("aten::silu_backward", silu, 8.0 * tokens * wide, grad.format("Silu"))
+                self.bytes("aten::silu_backward", silu, 8.0 * tokens * wide, GRAD.format("Silu"))
                 self.gemm(tokens, wide, hidden, mm)
                 self.gemm(tokens, wide, hidden, mm)
                 if tp > 1:
                     self.collective("allreduce", tokens * hidden, "nccl:all_reduce", True)
-            self.bytes(
-                "aten::native_layer_norm_backward",
-                NORM.replace("layer_norm_kernel", "layer_norm_grad_input_kernel"),
-                3 * size,
-                grad.format("NativeLayerNorm"),
-            )
+            self.norm_backward(size)
             self.gemm(tokens, hidden, hidden // tp, mm)
             self.op(
                 "aten::_flash_attention_backward",
                 [(FLASH_BACK, 2.5 * attention)],
                 None,
-                grad.format("ScaledDotProductFlashAttention"),
+                GRAD.format("ScaledDotProductFlashAttention"),
             )
             self.gemm(tokens, 3 * hidden // tp, hidden, mm)
             if tp > 1:
                 self.collective("allreduce", tokens * hidden, "nccl:all_reduce", True)
-            self.bytes(
-                "aten::native_layer_norm_backward",
-                NORM.replace("layer_norm_kernel", "layer_norm_grad_input_kernel"),
-                3 * size,
-                grad.format("NativeLayerNorm"),
-            )
+            self.norm_backward(size)
         for rank, event in enumerate(modules):
             self.close(rank, event)
+
+    def norm_backward(self, size: float) -> None:
+        self.bytes(
+            "aten::native_layer_norm_backward",
+            NORM.replace("layer_norm_kernel", "layer_norm_grad_input_kernel"),
+            3 * size,
+            GRAD.format("NativeLayerNorm"),
+        )
 
     def experts(self, name: str, times: int) -> None:
         model = self.model
@@ -1017,9 +1029,8 @@ class Simulator:
         ffn = 3 * model.hidden * model.wide
         elements = 4 * model.hidden**2 + (ffn if model.kind == "ddp" else 0)
         for batch in range(model.microbatches):
-            name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
             for rank in ranks:
-                data = self.span(rank, "user_annotation", name, self.host[rank])
+                data = self.span(rank, "user_annotation", LOADING, self.host[rank])
                 self.host[rank] += 180 * self.random.uniform(0.9, 1.1)
                 self.close(rank, data)
             self.op(
@@ -1047,11 +1058,9 @@ class Simulator:
                 "aten::_log_softmax_backward_data",
                 softmax.replace("Forward", "Backward"),
                 8.0 * model.tokens * head,
-                "autograd::engine::evaluate_function: LogSoftmaxBackward0",
+                GRAD.format("LogSoftmax"),
             )
-            self.gemm(
-                model.tokens, head, model.hidden, "autograd::engine::evaluate_function: MmBackward0"
-            )
+            self.gemm(model.tokens, head, model.hidden, GRAD.format("Mm"))
             for layer in reversed(range(model.layers)):
                 self.layer(layer, True)
                 is_last = batch == model.microbatches - 1
@@ -1104,7 +1113,7 @@ class Simulator:
             self.host[rank] += 2
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        clear(folder)
         for number in range(10, 10 + self.model.steps):
             self.step(number)
         for rank, events in enumerate(self.events):
@@ -1155,6 +1164,13 @@ def within(rank: Rank, number: int, share: float) -> float:
     return float(ops[int(share * (len(ops) - 1))]["ts"]) - 0.5
 
 
+def steps_of(run: Run) -> Iterator[tuple[Rank, int]]:
+    """Each step of each rank."""
+    for rank in run.ranks:
+        for step in range(len(rank.steps())):
+            yield rank, step
+
+
 def slow(acts: Iterable[Act], by: float) -> None:
     for act in acts:
         act.took *= by
@@ -1184,23 +1200,19 @@ def fragmented(run: Run, _: random.Random) -> None:
 
 def read_back(run: Run, _: random.Random) -> None:
     """After each layer of forward a value is read back."""
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            begin, end = window(rank, step)
-            last = [o for o in rank.outermost(begin, end) if o["name"] == "aten::add"][1::2]
-            for op in last:
-                at = op["ts"] + op["dur"] + 0.4
-                rank.copy(at, "DtoH", 4, 4, "aten::item", 60)
-                rank.pause(at, 400)
+    for rank, step in steps_of(run):
+        begin, end = window(rank, step)
+        last = [o for o in rank.outermost(begin, end) if o["name"] == "aten::add"][1::2]
+        for op in last:
+            at = op["ts"] + op["dur"] + 0.4
+            rank.copy(at, "DtoH", 4, 4, "aten::item", 60)
+            rank.pause(at, 400)
 
 
 def starved(run: Run, rng: random.Random) -> None:
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            begin, end = window(rank, step)
-            at = rank.outermost(begin, end)[0]["ts"] - 0.5
-            name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-            rank.host(at, name, 30_000 * rng.uniform(0.9, 1.1), "user_annotation")
+    for rank, step in steps_of(run):
+        at = within(rank, step, 0.0)
+        rank.host(at, LOADING, 30_000 * rng.uniform(0.9, 1.1), "user_annotation")
 
 
 def flapping(run: Run, _: random.Random) -> None:
@@ -1212,8 +1224,7 @@ def flapping(run: Run, _: random.Random) -> None:
 
 def checkpointed(run: Run, _: random.Random) -> None:
     rank = run[0]
-    begin, end = window(rank, 2)
-    at = rank.outermost(begin, end)[0]["ts"] - 0.5
+    at = within(rank, 2, 0.0)
     for _n in range(12):
         rank.copy(at, "DtoH", 6_000, 150_000_000, "aten::copy_")
     rank.host(at, "torch.save", 60_000, "user_annotation")
@@ -1304,21 +1315,18 @@ def debugged(run: Run, _: random.Random) -> None:
 
 def ramping(run: Run, _: random.Random) -> None:
     """Clocks are low after the wait at each step's begin, on all GPUs."""
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            begin, end = window(rank, step)
-            own = [a for a in rank.acts if begin <= a.start < end and a.is_compute]
-            first = min(a.start for a in own)
-            for act in own:
-                act.took *= 1 + max(0.0, 0.6 * (1 - (act.start - first) / 40_000))
+    for rank, step in steps_of(run):
+        begin, end = window(rank, step)
+        own = [a for a in rank.acts if begin <= a.start < end and a.is_compute]
+        first = min(a.start for a in own)
+        for act in own:
+            act.took *= 1 + max(0.0, 0.6 * (1 - (act.start - first) / 40_000))
 
 
 def unpinned(run: Run, _: random.Random) -> None:
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            begin, end = window(rank, step)
-            at = rank.outermost(begin, end)[0]["ts"] - 0.5
-            rank.copy(at, "HtoD", 14_000, 84_000_000, "aten::copy_")
+    for rank, step in steps_of(run):
+        at = within(rank, step, 0.0)
+        rank.copy(at, "HtoD", 14_000, 84_000_000, "aten::copy_")
 
 
 def contended_cpu(run: Run, _: random.Random) -> None:
@@ -1377,8 +1385,7 @@ def capped(run: Run, _: random.Random) -> None:
 def late_batch(run: Run, _: random.Random) -> None:
     rank = run[2]
     for step in range(len(rank.steps())):
-        begin, end = window(rank, step)
-        rank.pause(rank.outermost(begin, end)[0]["ts"] - 0.5, 25_000)
+        rank.pause(within(rank, step, 0.0), 25_000)
 
 
 def slow_rail(run: Run, _: random.Random) -> None:
@@ -1447,33 +1454,30 @@ def checked(run: Run, _: random.Random) -> None:
 
 def collected_apart(run: Run, rng: random.Random) -> None:
     """Each interpreter collects garbage once a step, when it likes."""
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            rank.pause(within(rank, step, rng.uniform(0.02, 0.1)), 30_000)
+    for rank, step in steps_of(run):
+        rank.pause(within(rank, step, rng.uniform(0.02, 0.1)), 30_000)
 
 
 def emptied(run: Run, _: random.Random) -> None:
     """`empty_cache` in each step: blocks are freed, then allocated again."""
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            at = within(rank, step, 0.0)
-            for _n in range(20):
-                rank.call(at, "Free", 300)
-            for share in (0.02, 0.04, 0.06, 0.08):
-                for _n in range(4):
-                    rank.call(within(rank, step, share), "Malloc", 450)
+    for rank, step in steps_of(run):
+        at = within(rank, step, 0.0)
+        for _n in range(20):
+            rank.call(at, "Free", 300)
+        for share in (0.02, 0.04, 0.06, 0.08):
+            for _n in range(4):
+                rank.call(within(rank, step, share), "Malloc", 450)
 
 
 def looped(run: Run, _: random.Random) -> None:
     """The optimizer loops over parameters: many small kernels."""
     small = ELEMENTWISE.format("AUnaryFunctor<float>", "AUnaryFunctor<float>")
-    for rank in run.ranks:
-        for step in range(len(rank.steps())):
-            begin, end = window(rank, step)
-            own = [a for a in rank.acts if "multi_tensor" in a.name and begin <= a.start < end]
-            for act in own[:1]:
-                for n in range(1200):
-                    rank.kernel(act, small, 4.0, ("aten::mul_", "aten::addcmul_")[n % 2], 11)
+    for rank, step in steps_of(run):
+        begin, end = window(rank, step)
+        own = [a for a in rank.acts if "multi_tensor" in a.name and begin <= a.start < end]
+        for act in own[:1]:
+            for n in range(1200):
+                rank.kernel(act, small, 4.0, ("aten::mul_", "aten::addcmul_")[n % 2], 11)
 
 
 def ragged(run: Run, rng: random.Random) -> None:
@@ -1924,7 +1928,7 @@ def run_ahead(folder: Path) -> None:
             moved = {}
             host = begin + 60.0
             for call in calls:
-                moved[call["ts"] - 1, call["tid"]] = host - call["ts"] - 0.0
+                moved[call["ts"] - 1, call["tid"]] = host - call["ts"]
                 call["ts"], host = min(host, call["ts"]), host + 11.0
             for event in own:
                 if event["cat"] == "cpu_op":
@@ -1966,42 +1970,34 @@ def run_ahead(folder: Path) -> None:
 def base_run(name: str, out: Path, seed: int) -> Path | None:
     """The folder or file of a run without anything planted."""
     folder = out / "clean" / name
+    if folder.exists():
+        return folder
     if name in MODELS:
-        if not folder.exists():
-            model = MODELS[name]
-            Simulator(Model(**{**model.__dict__, "seed": seed})).write(folder)
-        return folder
-    if name.startswith("fsdp"):
-        if not folder.exists():
-            other = name.endswith("b")
-            kind, layers = name[:5], 6 if other else 8
-            command = [sys.executable, str(ROOT / "demo_data/generate.py"), kind, "--clean"]
-            command += ["--no-counters", "--no-telemetry", "--ranks", "4", "--iterations", "3"]
-            command += ["--layers", str(layers), "--seed", str(seed + 10 * other)]
-            command += ["-o", str(folder)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return folder
-    if name.startswith("chakra_"):
-        if not folder.exists():
-            command = [*CHOPPER, "generate", "-o", str(folder), name.removeprefix("chakra_")]
-            command += ["ranks=8", "iterations=3", "layers=8", "compute_us=900"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-        return folder
-    if name in ("pipeline", "pipelineb"):
-        if not folder.exists():
-            sys.path.insert(0, str(ROOT / "demo_data"))
-            from generator import pipeline  # type: ignore[import-not-found]
-
-            size = {"dp": 2, "layers": 3, "forward_us": 700 if name == "pipeline" else 450}
-            clean = pipeline.Pipeline(long_by=1.0, hot_by=1.0, **size)
-            pipeline.write(folder, clean)
-            for rest in folder.iterdir():
-                if not rest.name.startswith("rank"):
-                    rest.unlink()
-            run_ahead(folder)
-        return folder
-    path = REALDATA / name
-    return path if path.exists() else None
+        Simulator(replace(MODELS[name], seed=seed)).write(folder)
+    elif name.startswith("fsdp"):
+        other = name.endswith("b")
+        kind, layers = name[:5], 6 if other else 8
+        command = [sys.executable, str(ROOT / "demo_data/generate.py"), kind, "--clean"]
+        command += ["--no-counters", "--no-telemetry", "--ranks", "4", "--iterations", "3"]
+        command += ["--layers", str(layers), "--seed", str(seed + 10 * other)]
+        command += ["-o", str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    elif name.startswith("chakra_"):
+        command = [*CHOPPER, "generate", "-o", str(folder), name.removeprefix("chakra_")]
+        command += ["ranks=8", "iterations=3", "layers=8", "compute_us=900"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    elif name in ("pipeline", "pipelineb"):
+        forward_us = 700 if name == "pipeline" else 450
+        clean = Pipeline(long_by=1.0, hot_by=1.0, dp=2, layers=3, forward_us=forward_us)
+        generate(folder, clean)
+        for rest in folder.iterdir():
+            if not rest.name.startswith("rank"):
+                rest.unlink()
+        run_ahead(folder)
+    else:
+        path = REALDATA / name
+        return path if path.exists() else None
+    return folder
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -2134,9 +2130,7 @@ def plant(incident: Incident, base: Path, out: Path, seed: int) -> float:
     run = read(base, incident.base in LOCKSTEP)
     before = run.mean_step_us()
     if incident.model:
-        model = Model(**(MODELS[incident.base].__dict__ | {"seed": seed} | incident.model))
-        for old in out.glob("*.json*"):
-            old.unlink()
+        model = replace(MODELS[incident.base], seed=seed, **incident.model)
         Simulator(model).write(out)
         return (read(out).mean_step_us() - before) / 1e3
     incident.plant(run, random.Random(seed))
@@ -2187,11 +2181,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{incident.name}: no {incident.base}", file=sys.stderr)
             continue
         folder = args.out / (incident.name if args.seed == 1 else f"{incident.name}_{args.seed}")
-        try:
-            truth = plant(incident, base, folder, args.seed)
-            verdict = judge(incident, truth, cleans[incident.base], findings(folder, cache))
-        except NotImplementedError:
-            continue
+        truth = plant(incident, base, folder, args.seed)
+        verdict = judge(incident, truth, cleans[incident.base], findings(folder, cache))
         say(line(verdict))
         for row, old in verdict.rows[1:]:
             mark = "" if old is None else f" (grown from {old:.2f})"

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[3]
+CHOPPER = (sys.executable, "-m", "chopper_tui")
 
 
 @dataclass(frozen=True, slots=True)
