@@ -57,16 +57,16 @@ MANY_SMALL: Final = threshold("""small kernels of the optimizer | 200 | per step
     fused or foreach optimizers run some tens""")
 SMALL_COST: Final = threshold("""time of these kernels, with gaps | 2 | % of the step
     less is hardly worth a change""")
-SLOW_START: Final = threshold("""slower at the begin of steps | 5 | % longer than later
+SLOW_START: Final = threshold("""slower at the start of steps | 5 | % longer than later
     the same kernels of other layers vary by a percent or two""")
-SLOW_START_COST: Final = threshold("""cost of a slow begin | 1 | % of the step
+SLOW_START_COST: Final = threshold("""cost of a slow start | 1 | % of the step
     the same as for a straggler""")
 _PARTS: Final = 40
 """Of a step, in which kernels are compared by when they begin."""
 _AT_FIRST: Final = 0.4
-"""Of a step: what is slower for longer isn't its begin."""
+"""Of a step: what is slower for longer isn't its start."""
 _LEFT: Final = 0.25
-"""Of how much slower kernels are at first: with less the begin is over."""
+"""Of how much slower kernels are at first: with less the start is over."""
 _MOST_SPOTS: Final = 0.75
 """Of GPUs and steps, which show it."""
 _FEWEST_LIKE: Final = 3
@@ -357,7 +357,7 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
     thresholds=(SLOW_START, SLOW_START_COST),
 )
 def slow_start(context: FindingsContext) -> Iterator[Finding]:
-    """Kernels that are slower at the begin of steps than the same ones later, on all GPUs: clocks
+    """Kernels that are slower at the start of steps than the same ones later, on all GPUs: clocks
     that rise after a wait."""
     table, rows = context.table, _rows_that_compute(context)
     if not context.has_iterations or not len(rows):
