@@ -67,7 +67,7 @@ def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:
         ((80, 24), ["gfx_mhz"], 1),
         ((99, 40), ["gfx_mhz"], 2),
         ((120, 40), ["gfx_mhz", "gfx_util_pct"], 2),
-        ((160, 50), ["gfx_mhz", "gfx_util_pct"], 2),
+        ((160, 50), ["gfx_mhz", "gfx_util_pct"], 1),
         ((200, 60), ["gfx_mhz", "gfx_util_pct"], 2),
     ],
 )
