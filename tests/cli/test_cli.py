@@ -595,6 +595,28 @@ def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Pa
     assert [name for name in imported if name in ("pandas", "textual", "rich")] == []
 
 
+def test_a_table_of_runs_needs_no_pandas(trace: Path, tmp_path: Path) -> None:
+    """It takes as long to import as all else until the first screen of thousands of runs."""
+    for name in ("tp1", "tp2", "tp2_again"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / trace.name).symlink_to(trace)
+    script = (
+        "import sys; from chopper_tui.cli import main; "
+        "[main(['show', f'{sys.argv[1]}?view={view}']) for view in ('runs&by=tp&base=best', "
+        "'sweep', 'pareto')]; print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "set")],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout.count("tp2_again") > 1
+    imported = done.stdout.splitlines()[-1].split()
+    assert "chopper_core.extensions.runs.sweep" in imported and "pandas" not in imported
+
+
 def test_reading_one_trace_needs_no_worker_and_no_masked_arrays(trace: Path) -> None:
     """They take a quarter of the start; `numpy.unique` imports the latter at its first call."""
     script = (

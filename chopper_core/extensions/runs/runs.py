@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Final
+from math import isnan, nan
+from typing import Final
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 
 from chopper_core.columns import METRICS, Metric, Values, nearest_names, numbered, worded
@@ -48,11 +48,12 @@ from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
-from chopper_core.model.settings import KNOWN, LAYOUT_FROM
+from chopper_core.model.settings import KNOWN, LAYOUT_FROM, Setting
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Index, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import grouped_by
 from chopper_core.util.patterns import late
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
@@ -79,6 +80,9 @@ _AS_GOOD: Final = 0.005
 _MAX_REASONS: Final = 6
 _MAX_NAMED: Final = 3
 Column = tuple[Metric, Values]
+Cell = Setting | None
+"""A cell of a column of settings or figures; None where the run lacks it."""
+_Table = Mapping[str, Sequence[Cell]]
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -95,7 +99,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     labels, settings, group = [row.name for row in rows], settings_of(rows), view.by
     if group and rows and not waiting:
         group = setting_of(group, settings)
-    table, nothing = rows_table(rows), pd.Series([None] * len(rows), dtype=object)
+    table, nothing = rows_table(rows), [None] * len(rows)
     titled = (
         *_OWN.values(),
         *(each.metric for each in RUN_COLUMNS.values()),
@@ -305,28 +309,29 @@ def frame_of_set(
     return replace(found, **options)
 
 
-def rows_table(rows: Sequence[RunRow]) -> pd.DataFrame:
-    """The runs as a table: the settings, figures, status and reason of each, as they are."""
-    made = [
-        {**row.settings, **row.figures, STATUS.name: row.status, REASON.name: row.reason or None}
-        for row in rows
-    ]
-    table = pd.DataFrame(made, dtype=object)
+def rows_table(rows: Sequence[RunRow]) -> dict[str, list[Cell]]:
+    """The runs as columns: the settings, figures, status and reason of each, as they are; None
+    where a run lacks one."""
+    # Not pandas: to import it takes as long as all else until the first screen.
+    table: dict[str, list[Cell]] = {}
+    for place, row in enumerate(rows):
+        own = {STATUS.name: row.status, REASON.name: row.reason or None}
+        for name, cell in {**row.settings, **row.figures, **own}.items():
+            table.setdefault(name, [None] * len(rows))[place] = cell
     if GPUS.name in table:
-        table[GPUS.name] = table[GPUS.name].map(int, na_action="ignore")
+        table[GPUS.name] = [None if each is None else int(each) for each in table[GPUS.name]]
     return table
 
 
-def cell_values(found: pd.Series[Any]) -> Values:
+def cell_values(found: Sequence[Cell]) -> Values:
     """A column of a table of runs: of whole numbers, of numbers, else of words."""
-    known = found.notna().to_numpy()
-    given = found[known]
-    if not given.map(lambda each: isinstance(each, int | float)).all():
-        texts = zip(found.tolist(), known.tolist(), strict=True)
-        return worded([str(each) if is_known else None for each, is_known in texts])
-    numbers = pd.to_numeric(found).to_numpy(np.float64)
-    if len(given) and given.map(lambda each: isinstance(each, int)).all():
-        return Values(np.where(known, numbers, 0).astype(np.int64), ~known)
+    given = [each for each in found if each is not None]
+    if any(isinstance(each, str) for each in given):
+        return worded([None if each is None else str(each) for each in found])
+    numbers = np.array([nan if each is None else float(each) for each in found], np.float64)
+    if given and all(isinstance(each, int) for each in given):
+        whole = np.array([0 if each is None else int(each) for each in found], np.int64)
+        return Values(whole, np.isnan(numbers))
     return numbered(numbers)
 
 
@@ -338,7 +343,7 @@ def figure_values(run: RunRows, rows: Sequence[RunRow], name: str) -> Values:
             if found[place] is None and row.status != FAILED:
                 key = ("figure", name, row.path)
                 found[place] = run.memo(key, partial(root_figure, run, row, name))
-    return cell_values(pd.Series(found, dtype=object))
+    return cell_values(found)
 
 
 def _divided(name: str, settings: Sequence[str]) -> str:
@@ -369,28 +374,40 @@ def _column(name: str, settings: Sequence[str]) -> Metric:
         ) from None
 
 
-def _shown(rows: Sequence[RunRow], settings: Sequence[str], table: pd.DataFrame) -> tuple[str, ...]:
+def _shown(rows: Sequence[RunRow], settings: Sequence[str], table: _Table) -> tuple[str, ...]:
     """The default columns: of the settings those that differ or say what the run is."""
     figures = [name for name in RUN_COLUMNS if name in table and name not in SHOWN_ON_REQUEST]
     is_ok = all(row.status == OK for row in rows)
-    partly = (
-        WORLD in table and (table[WORLD].notna() & (table[WORLD] != table.get(GPUS.name))).any()
+    gpus = table.get(GPUS.name, [None] * len(rows))
+    partly = any(
+        world is not None and world != found
+        for world, found in zip(table.get(WORLD, ()), gpus, strict=False)
     )
     kept = [
         name
         for name in settings
-        if name in KNOWN or (partly if name == WORLD else table[name].nunique(dropna=False) > 1)
+        if name in KNOWN or (partly if name == WORLD else len(set(table[name])) > 1)
     ]
     if is_ok:
         return (*kept, GPUS.name, *figures)
     return (*kept, STATUS.name, GPUS.name, *figures, REASON.name)
 
 
-def _group_order(found: pd.Series[Any]) -> Index:
+def _group_order(found: Sequence[Cell]) -> Index:
     """The place of each row's group: numbers by value, then words, then rows without it."""
-    numbers = pd.to_numeric(found, errors="coerce")
-    keys = [found.isna(), numbers.isna(), numbers, found.where(numbers.isna()).astype("string")]
-    return np.asarray(found.groupby(keys, dropna=False).ngroup(), np.intp)
+    keys = [*map(_group_key, found)]
+    place = {key: number for number, key in enumerate(sorted(set(keys)))}
+    return np.array([place[key] for key in keys], np.intp)
+
+
+def _group_key(cell: Cell) -> tuple[int, float, str]:
+    if cell is None:
+        return 2, 0.0, ""
+    try:
+        number = float(cell)
+    except (ValueError, OverflowError):
+        number = nan
+    return (1, 0.0, str(cell)) if isnan(number) else (0, number, "")
 
 
 def _baseline(view: View, rows: Sequence[RunRow]) -> str:
@@ -410,17 +427,16 @@ def _baseline(view: View, rows: Sequence[RunRow]) -> str:
 
 
 def _ratio(
-    metric: Metric, values: Values, groups: pd.Series[Any], base: str, labels: Sequence[str]
+    metric: Metric, values: Values, groups: Sequence[Cell], base: str, labels: Sequence[str]
 ) -> Column:
     """A figure divided by that of the baseline, or by the best of its group."""
-    numbers = pd.Series(values.known())
-    if base != BEST:
-        whole = pd.Series(numbers[labels.index(base)], index=numbers.index)
-    else:
-        better: Any = {HIGHER: "max", LOWER: "min"}.get(is_better(metric.name))
-        group = numbers.groupby(groups, dropna=False, sort=False)
-        whole = group.transform(better) if better else numbers * np.nan
-    found = (numbers / whole.where(whole != 0)).to_numpy()
+    numbers = values.known()
+    whole = np.full(len(numbers), numbers[labels.index(base)] if base != BEST else nan)
+    better = {HIGHER: np.fmax, LOWER: np.fmin}.get(is_better(metric.name))
+    if base == BEST and better is not None:
+        for rows in grouped_by(range(len(groups)), groups.__getitem__).values():
+            whole[rows] = better.reduce(numbers[rows])
+    found = numbers / np.where(whole == 0, nan, whole)
     what = "the best of its group" if base == BEST else f"that of {base}"
     named = replace(
         metric,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from math import isfinite, isnan, nan
+from statistics import median
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 
 from chopper_core.columns import Metric, Values, numbered
@@ -19,7 +21,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import RUN_LEVEL, View, with_view
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import grouped_by
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
@@ -57,22 +61,21 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     along = _values(rows, x)
     lines = [each for each in varied if each != x]
     known = figure_values(run, rows, name)
-    table = pd.DataFrame({
-        "x": pd.Series([row.settings.get(x) for row in rows], dtype=object),
-        "line": [_line(row, lines) for row in rows],
-        "figure": known.known(),
-        "failed": [f"{r.name} failed: {r.reason}" if r.status == FAILED else None for r in rows],
-    })  # fmt: skip
-    swept = table.dropna(subset="x")
-    cells = swept.groupby(["line", "x"], sort=False)["figure"]
-    groups = swept["line"].unique().tolist()
-    medians = cells.median().unstack("x").reindex(index=groups, columns=along)
-    columns = [(_column(metric, group, x), numbered(medians.loc[group].array)) for group in groups]
-    failed = swept.dropna(subset="failed")
-    failed = failed[failed["figure"].isna()].drop_duplicates(["line", "x"], keep="last")
-    several = int((cells.count() > 1).sum())
+    swept = [place for place, row in enumerate(rows) if x in row.settings]
+    cells = grouped_by(swept, lambda place: (_line(rows[place], lines), rows[place].settings[x]))
+    groups = dict.fromkeys(group for group, _ in cells)
+    numbers = known.known()
+    figures = {cell: [*filter(isfinite, numbers[places])] for cell, places in cells.items()}
+    columns = [
+        (
+            _column(metric, group, x),
+            numbered([median(figures.get((group, value)) or [nan]) for value in along]),
+        )
+        for group in groups
+    ]
+    several = sum(len(each) > 1 for each in figures.values())
     notes = [f"one row per {x} value, one column per {', '.join(lines) or 'run'}"]
-    notes += failed["failed"].tolist()[:_MAX_LINES]
+    notes += _failures(rows, cells.values(), numbers)[:_MAX_LINES]
     if several:
         notes.append(f"cells with several runs show their median: {several}")
     if len(swept) < len(rows):
@@ -89,6 +92,18 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
         charts=(_chart(metric, x, along, columns),),
         is_pending=bool(reading.waiting),
     )
+
+
+def _failures(
+    rows: Sequence[RunRow], cells: Iterable[Sequence[int]], numbers: Float64
+) -> list[str]:
+    """Of each cell the last run that failed, in the order of the runs."""
+    last = [
+        [place for place in cell if rows[place].status == FAILED and isnan(numbers[place])][-1:]
+        for cell in cells
+    ]
+    failed = [rows[place] for place in sorted(chain(*last))]
+    return [f"{row.name} failed: {row.reason}" for row in failed]
 
 
 def _early(run: RunRows, view: View, metric: Metric, waiting: int) -> Frame:
