@@ -21,7 +21,7 @@ from chopper_core.util.patterns import late, listed_entries
 from chopper_core.views import view_spec
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import splits_of
-from chopper_tui.concepts import BASELINE, said_concepts
+from chopper_tui.concepts import BASELINE, in_usual_words, said_concepts
 from chopper_tui.places import question_of_place
 from chopper_tui.search import FILLING, Offer, spaced
 from chopper_tui.spoken import Asked, asked_in, at_place, going
@@ -44,8 +44,8 @@ _ANSWERS: Final = """
         lossy clock split; clock split; clock cost split; lossy drop split; lossy clock
         + drop first time cost per lossy slow
     @clock_drop | When the clock is low
-        clock since drop; clock since; drop since; clock drop
-        + gpu time slow hot why
+        clock since drop; clock since; drop since; clock drop; throttled drop since; clock time
+        + gpu time slow hot why throttled
     view=lost&by={split:name} | {Split:name} by time lost to the roof
         roof lossy; kernel lossy; shape lossy; roof slow; kernel roof
         + first kernel shape time peak use all
@@ -53,27 +53,30 @@ _ANSWERS: Final = """
         exposed comm; exposed; exposed split
         + all per comm others cost time
     view=comms&by=kind | Communication: own wait, transfer and bus bandwidth by kind
-        comm wait; comm bandwidth; comm slow; comm bound; comm why
+        comm wait; comm bandwidth; comm slow; comm bound; comm why; comm slow why
         + time bandwidth wait bound network others cost gap
     view=overlap | Overlap: how much longer with communication next to it
-        gemm slow comm; kernel slow comm; comm overlap; slow overlap; attention slow comm
+        gemm slow comm; kernel slow comm; slow comm split; comm overlap; slow overlap;
+        attention slow comm
         ; held comm gemm; overlap
-        + gemm kernel attention time use drop all why cost work
+        + gemm kernel attention time use drop all why cost work split
     view=kernels&sort=-kernel_ns_delta | Kernels by their difference from the baseline
         slow kernel baseline; compare kernel baseline
         + compare run time use all first others two per
     view=compare&by={split:layer} | Compare the runs by {split:layer}
-        compare run; compare split; slow split baseline; compare baseline
-        + all time others slow two step
+        compare run; compare split; slow split baseline; compare baseline; run split baseline
+        ; slow baseline; why run baseline; why speed baseline
+        + all time others slow two step again speed why
     view=ranks | Ranks: who is late, and what the others wait
         others wait; held others; late; late cost; wait gpu; others held again; held again
+        ; late why; slow gpus
         + gpu others cost time all wait why slow again who
     @why | Why a GPU is slow
-        why gpu slow; why gpu late; why gpu hot; why gpu; why slow
+        why gpu slow; why gpu late; why gpu hot; why gpu
         + others drop held
     view=losses | Losses: from the ideal to the measured step, in one sum
-        step lossy; ideal; time lossy; step ideal; all lossy
-        + step all time per lossy up where cost
+        step lossy; ideal; time lossy; step ideal; all lossy; ideal lossy step; ideal lossy
+        + step all time per lossy up where cost compare
     view=launch&by={split:gpu} | Launch: time lost to the host, queue and launches
         host lossy; launch lossy; queue lossy; idle lossy
         + time all per cost
@@ -90,8 +93,8 @@ _ANSWERS: Final = """
         memory peak; memory use; memory
         + all use peak gpu first much by
     @find | Where it runs
-        where work name; where name; kernel name work
-        + kernel use work
+        where work name; where name; kernel name work; work name
+        + kernel use work split
     @cores | Cores of the ranks' threads
         core launching; core cpu; core; launching cpu
         + gpu late launching busy work split
@@ -137,6 +140,9 @@ _NEUTRAL: Final = ("gpu", "step", "run", "split")
 """Concepts that any question may name."""
 _LEAST_WORDS: Final = 2
 """Words of a question: one alone is a name, which the search finds."""
+_OF_NAMES: Final = (":", "@perfetto", "@cores")
+"""How answers begin that one word alone asks for; other names are found by the search."""
+_NEUTRAL_SPLITS: Final = ("", "gpu", "iteration")
 _COMPARED: Final = "view=compare"
 """Of two places of the run what they differ in is worked out from both."""
 _SPLIT: Final = late(r"\{(split|Split):(\w+)\}")
@@ -177,6 +183,7 @@ def _answers() -> tuple[AskedPlace, ...]:
 
 def meant(run: Run, view: View, text: str) -> list[Meant]:
     """The answers that a question in words may mean, the best first."""
+    text = in_usual_words(text)
     asked, said = asked_in(run, text), said_concepts(text)
     if asked.split:
         said["split"] = set()
@@ -185,22 +192,31 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
         said["name"] = {*named}
     if "phase" in asked.steps:
         said["phase"] = set()
+    if asked.split == "gpu":
+        said["gpus"] = set()
     if "gpu" in asked.steps or asked.split == "gpu":
         said["gpu"] = set()
     if view.baseline is not None or BASELINE & {*spaced(text).split()}:
         said["baseline"] = {*BASELINE}
     words = [word for word in spaced(text).split() if word not in FILLING]
-    if len(spaced(text).split()) < _LEAST_WORDS:
-        return []
+    is_name = len(spaced(text).split()) < _LEAST_WORDS
     found = []
     for answer in _answers():
         sets = [each for each in answer.asked_by if each <= said.keys()]
         if not sets or (asked.again and _COMPARED in answer.target):
             continue
+        if is_name and not answer.target.startswith(_OF_NAMES):
+            continue
         needed = max(sets, key=len)
         known = set().union(*(said.get(each, ()) for each in (*needed, *answer.also, *_NEUTRAL)))
         known |= {part for word in known for part in word.split("/")}
         unknown = [word for word in asked.rest if word not in known]
+        is_split = asked.split in _NEUTRAL_SPLITS or {"split", asked.split} & {
+            *needed,
+            *answer.also,
+        }
+        if not is_split and "{split" not in answer.target:
+            unknown.append(asked.split)
         if len(unknown) > len(words) // 2:
             continue
         offer = _offer(run, view, asked, answer)

@@ -23,7 +23,7 @@ clock frequency mhz ghz
 communication collective comm network nccl rccl bus
 core cpu thread
 difference compare diff
-drop dropped low throttled throttle slower below
+drop dropped low throttled throttle throttling slower below
 energy j joule mj
 flame blocks icicle
 gap idle wait
