@@ -300,9 +300,9 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     yield took.finding(
         one_line(f"attention isn't fused: its softmax and casts take {took.text} a step"),
         f"{softmax.kernels:,.0f} softmax kernels a step run on their own, as fused attention has "
-        f"none: {named}; with the masks, casts and copies next to them, between the products before "
-        f"and after, they take {took.text}{context.per_gpu}; fused products would not write what is "
-        "between them, either",
+        f"none: {named}; with the masks, casts and copies next to them, between the products "
+        f"before and after, they take {took.text}{context.per_gpu}; fused products would not "
+        "write what is between them, either",
         "kernel",
     )
 
