@@ -7,7 +7,7 @@ import gc
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,27 @@ def _is_slow(path: Path) -> bool:
     return room in [(name,) for name in _SLOW] or room[-1:] == (f"{path.stem}.py",)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Make no items of the cases that are deselected: three of four are those of sweeps."""
+    yield
+    calls, few = metafunc._calls, metafunc.definition.get_closest_marker("few")
+    if "not sweep" not in metafunc.config.option.markexpr or not calls:
+        return
+    if metafunc.definition.get_closest_marker("sweep"):
+        metafunc._calls = calls[:1]  # without any the test itself would be one
+        return
+    chosen = [each for each in calls if not any(mark.name == "sweep" for mark in each.marks)]
+    kept = range(len(chosen)) if few is None else _kept(chosen, few)
+    metafunc._calls = [each for i, each in enumerate(chosen) if i in kept] or calls[:1]
+
+
+def _kept(cases: Sequence[object], few: pytest.Mark) -> set[int]:
+    """The places of the cases of `few(n)` that aren't of the sweep."""
+    (number,) = few.args
+    return {len(cases) * i // number for i in range(number)}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as slow by their room, and cases beyond a few as those of the sweep."""
@@ -54,8 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("few") and not item.get_closest_marker("sweep"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for alike in cases.values():
-        (few,) = alike[0].get_closest_marker("few").args
-        kept = {len(alike) * i // few for i in range(few)}
+        kept = _kept(alike, alike[0].get_closest_marker("few"))
         for i, item in enumerate(alike):
             if i not in kept:
                 item.add_marker(pytest.mark.sweep)

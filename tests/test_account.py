@@ -796,7 +796,11 @@ def _checked_cells(frame: Frame, table: list[list[str]]) -> int:
 
 def _cells_of(table: str) -> list[list[str]]:
     rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in table.split("<tr>")[1:]]
-    return [[unescape(re.sub("<[^>]*>", "", each)) for each in row] for row in rows]
+    return [[unescape(_WHOLE.sub(r"\1", each)) for each in row] for row in rows]
+
+
+_WHOLE: Final = re.compile(r"""<td [^>]*title="([^"]*)".*|<[^>]*>""", re.DOTALL)
+"""A cell whose text is cut, with all of it; other tags."""
 
 
 LINKS: Final = ("pcie", "xgmi_read", "xgmi_write", "nvlink_read", "nvlink_write", "nvlink")

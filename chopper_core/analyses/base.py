@@ -243,25 +243,19 @@ def is_of_steps(run: Run, level: str) -> bool:
     return level in (*PAIR, NODE, *run.table.coordinates) or level.startswith(_CYCLE)
 
 
-def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
-    """The host of each GPU; raises NothingToShow where the run doesn't give hosts."""
-    of_rank = {source.rank: source.host for source in run.sources}
-    if len(run.hosts) > 1:
-        of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
-    names = [of_rank.get(run.rank_of.get(gpu, -1), "") for gpu in gpus]
-    if not any(names):
-        raise NothingToShow(
-            "neither the traces nor their file names give the hosts, so that GPUs can't be "
-            "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
-        )
-    return [name or "unknown" for name in names]
-
-
 def node_labels(run: Run, gpus: Sequence[int]) -> list[str]:
     """The node of each GPU: its host, else one by the numbers of the devices, else `unknown`."""
-    try:
-        return node_names(run, gpus)
-    except NothingToShow:
-        from chopper_core.graph.process_groups import nodes_of  # most runs name their hosts
+    from chopper_core.graph.process_groups import nodes_of  # few views have nodes
 
-        return [name or "unknown" for name in nodes_of(run, gpus)[0]]
+    return [name or "unknown" for name in nodes_of(run, gpus)[0]]
+
+
+def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
+    """As `node_labels`; raises NothingToShow where the node of no GPU is known."""
+    names = node_labels(run, gpus)
+    if {*names} <= {"unknown"}:
+        raise NothingToShow(
+            "neither the traces, nor their file names, nor the numbers of the devices give the "
+            "nodes of the GPUs; torch.profiler.tensorboard_trace_handler names files by host"
+        )
+    return names

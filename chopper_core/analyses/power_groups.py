@@ -16,12 +16,10 @@ from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC
 from chopper_core.analyses.step_traffic import traffic_together
 from chopper_core.columns import METRICS, Values, columns, numbered
-from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.phrases import differs, facts
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.util.arrays import Index
-from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ratios
 
 SHOWN_OF_GROUPS: Final = (
@@ -70,7 +68,7 @@ def of_groups(
 
     Raises NothingToShow by node where the nodes are unknown.
     """
-    rows = _rows(run, gpus, by)
+    rows = GpuRows.of(run, gpus, by)
     by_name = {metric.name: values for metric, values in own}
     figures = {name: values.known() for name, values in by_name.items()}
     members = [places_in(energy.gpus, [gpus[at] for at in places]) for places in rows.members]
@@ -98,21 +96,6 @@ def of_groups(
         few = [np.isfinite(known[places]).sum() < 2 for places in rows.members]
         found.append((COLUMNS[name], numbered(np.where(few, np.nan, spread))))
     return rows, found, _spread_of(by, rows, by_name)
-
-
-def _rows(run: Run, gpus: Sequence[int], by: str) -> GpuRows:
-    if by != NODE:
-        return GpuRows.of(run, gpus, by)
-    nodes = nodes_of(run, gpus)[0]
-    if not any(nodes):
-        raise NothingToShow(
-            "neither the traces, nor their file names, nor the numbers of the devices give the "
-            "nodes of the GPUs"
-        )
-    members: dict[str, list[int]] = {}
-    for place, node in enumerate(nodes):
-        members.setdefault(node or "unknown", []).append(place)
-    return GpuRows(by, [*members], [np.array(own, np.intp) for own in members.values()])
 
 
 def _spread_of(by: str, rows: GpuRows, by_name: dict[str, Values]) -> tuple[str, ...]:

@@ -48,7 +48,8 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     sentences = [text, why, quoted if why and finding.saving_ns else ""]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
-    return ". ".join(filter(None, sentences))
+    said = [*filter(None, sentences)]
+    return ". ".join(said) + ("." if len(said) > 1 else "")
 
 
 def _cost_unit(context: FindingsContext, finding: Finding) -> str:

@@ -19,7 +19,7 @@ from chopper_core.model.parallel import DIMENSIONS, kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Numbers
-from chopper_core.util.grouping import distinct, places_by, sums_of
+from chopper_core.util.grouping import distinct, grouped_by, places_by, sums_of
 from chopper_core.work.kernel_classes import UNNAMED
 
 _PER_NODE = 8
@@ -85,21 +85,24 @@ def places_of(run: Run, gpus: Sequence[int]) -> Places:
 def nodes_of(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[int]]:
     """The node of each GPU ('' if unknown) and the GPU's number in it (-1 if unknown).
 
-    By hosts where they are known; else by devices, where their numbers repeat with the ranks.
+    By hosts where they are known; else by devices, where their numbers repeat with the ranks; else
+    by clocks, of which ranks of one node share one.
     """
-    of_gpu = {gpu.index: gpu for gpu in run.gpus}
     hosts = {source.rank: source.host for source in run.sources if source.host}
+    clocks = run.hosts if len(run.hosts) > 1 else ()
+    by_clock = {rank: clock.name for clock in clocks for rank in clock.ranks}
     per_node = _gpus_per_node(run)
-    nodes, numbers = [], []
-    for gpu in gpus:
-        rank = of_gpu[gpu].rank
-        host = hosts.get(rank, "")
-        nodes.append(host or (f"node {rank // per_node}" if per_node else ""))
-        if host and not per_node:
-            own = sorted(r for r, other in hosts.items() if other == host)
-            numbers.append(own.index(rank))
-        else:
-            numbers.append(rank % per_node if per_node else -1)
+    ranks = [run.rank_of.get(gpu, -1) for gpu in gpus]
+    if per_node:
+        numbers = [rank % per_node for rank in ranks]
+    else:
+        of_host = grouped_by(sorted(hosts), hosts.__getitem__).values()
+        number_of = {rank: number for own in of_host for number, rank in enumerate(own)}
+        numbers = [number_of.get(rank, -1) for rank in ranks]
+    nodes = [
+        hosts.get(rank) or (f"node {rank // per_node}" if per_node else by_clock.get(rank, ""))
+        for rank in ranks
+    ]
     return nodes, numbers
 
 

@@ -30,14 +30,10 @@ Piece = tuple[str, str]
 Box = tuple[int, int, int, int]
 
 
-def _is_filled(ink: str) -> bool:
-    return "/" in ink or ink.startswith(("heat", "change"))
-
-
 def picture(
     lines: Sequence[Sequence[Piece]],
     classes: dict[str, str],
-    is_filled: Callable[[str], bool] = _is_filled,
+    is_filled: Callable[[str], bool],
 ) -> str:
     """An SVG of some lines; `classes` gets a class for each ink that is used.
 

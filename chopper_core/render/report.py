@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.phrases import BETWEEN_FACTS
+from chopper_core.model.phrases import BETWEEN_FACTS, count, percent
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text, utc_text
 from chopper_core.model.view import View, complete_order
@@ -84,12 +84,12 @@ SECTIONS: Final = (
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--page:#fff;--text:#24292f;--strong:#000;--dim:#59636e;--line:#c8d1da;
---bar:#2f90e9;--warning:#a16700;--alarm:#b70100;--good:#026c75}
+--bar:#2f90e9;--share:#b9dcf8;--warning:#a16700;--alarm:#b70100;--good:#026c75}
 body{background:var(--page);color:var(--text);font:14px/1.45 system-ui,sans-serif;
 max-width:1080px;margin:0 auto;padding:16px;overflow-wrap:anywhere}
 h1,h2{color:var(--strong);line-height:1.2}h1{font-size:22px}h2{font-size:17px;margin:32px 0 8px;
 border-bottom:1px solid var(--line);padding-bottom:4px}
-nav a{margin-right:12px}a{color:inherit}p{margin:6px 0}
+nav a{margin-right:12px;display:inline-block}a{color:inherit}p{margin:6px 0}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 14px;margin:10px 0}
 dt{color:var(--dim)}dd{margin:0;color:var(--strong)}dd.dim{color:var(--dim)}
 .head{font-size:16px;color:var(--strong)}.dim,.note{color:var(--dim)}
@@ -101,20 +101,20 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:2px 10px 4px 0;border-bottom:1px solid var(--line);white-space:nowrap}
 th{color:var(--dim);font-weight:600}tfoot th{color:var(--strong)}
 code,pre{font:12px ui-monospace,Menlo,Consolas,monospace}pre{overflow-x:auto}
-td:first-child{max-width:340px;overflow:hidden;text-overflow:ellipsis}
 summary{cursor:pointer;color:var(--dim)}ol.findings>li{margin:10px 0}
 li.part{list-style:'└ ';margin-left:20px;counter-increment:list-item 0}
 li i{display:inline-block;height:12px;margin-right:8px;vertical-align:-1px;background:var(--bar)}
 @media(max-width:700px){body{padding:10px;font-size:15px}svg{max-width:none}
 dl{grid-template-columns:1fr}dd{margin-bottom:6px}ol,ul{padding-left:22px}
-th:first-child,td:first-child{position:sticky;left:0;background:var(--page);max-width:150px}}
+th:first-child,td:first-child{position:sticky;left:0;background:var(--page);min-width:100px;
+max-width:150px;white-space:normal;overflow-wrap:anywhere}}
 @media print{:root{color-scheme:light}body{max-width:none;padding:0;print-color-adjust:exact;
 -webkit-print-color-adjust:exact}.wide{overflow:visible}svg{max-width:100%}
 table{font-size:9px}td,th{padding-right:6px}h2,h3,.head,li>code{break-after:avoid}
 tr,svg,li,dl{break-inside:avoid}nav,details:not([open]),summary{display:none}}
 """
 _DARK: Final = """@media screen and (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#c9d1d9;
---strong:#f5f8fb;--dim:#848d97;--line:#39424d;--bar:#5f95e4;--warning:#f7b800;--alarm:#e94a4e;
+--strong:#f5f8fb;--dim:#848d97;--line:#39424d;--bar:#5f95e4;--share:#1f4a7a;--warning:#f7b800;--alarm:#e94a4e;
 --good:#45bed6}"""
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -145,7 +145,7 @@ def report(run: Run, view: View, look: Look, version: str, progress: Progress = 
         if all(note in frame.notes for _, frame in frames)
     ]
     parts = [
-        (section.title, "".join(_section(run, section, frame, of_all, look.draw, classes)))
+        (section.title, "".join(_section(run, section, frame, of_all, look, classes)))
         for section, frame in frames
     ]
     if missing:
@@ -185,17 +185,17 @@ def head_facts(run: Run) -> dict[str, str]:
     hosts = [host for each in run.recordings for host in each.hosts]
     hosts += [each.host for each in run.sources if each.host]
     jobs = dict.fromkeys(each.job for each in run.recordings if each.job)
-    ranks = len({gpu.rank for gpu in run.gpus})
+    ranks = len(run.ranks)
     doubts = [doubt.note for doubt in run.doubts]
     lacks = [*doubts, *info.missing_of(run)]
-    count = f"{ranks} of {max(run.world, ranks)} ranks, {len(run.gpus)} GPUs"
+    known = f"{ranks} of {count(max(run.world, ranks), 'rank')}, {count(len(run.gpus), 'GPU')}"
     return {
         "date": facts.get("started") or _date(run) or _UNKNOWN,
         "host": ", ".join(dict.fromkeys(hosts)) or _UNKNOWN,
         "job": ", ".join(jobs) or _UNKNOWN,
         "command": facts.get("command") or _UNKNOWN,
         "commit": facts.get("revision") or _UNKNOWN,
-        "quality": "; ".join([count, *(lacks or ["nothing in doubt"])]),
+        "quality": "; ".join([known, *(lacks or ["nothing in doubt"])]),
     }
 
 
@@ -259,7 +259,7 @@ def _section(
     section: Section,
     frame: Frame,
     of_all: Sequence[str],
-    draw: Draw,
+    look: Look,
     classes: dict[str, str],
 ) -> Iterator[str]:
     lines = [clean(line) for line in frame.headline]
@@ -267,7 +267,8 @@ def _section(
         first, dot, rest = escape(line).partition(BETWEEN_FACTS)
         yield f'<p class="head"><b>{first}</b>{dot}{rest}</p>\n'
     if frame.charts:
-        yield f'<div class="wide">{picture(draw(frame), classes)}</div>\n'
+        drawn = picture(look.draw(frame), classes, lambda ink: bool(look.light(ink)[1]))
+        yield f'<div class="wide">{drawn}</div>\n'
     if section.view == "findings":
         yield from _findings(run, frame)
     elif frame.labels:
@@ -279,11 +280,11 @@ def _section(
 
 
 def _table(frame: Frame, most: int, shown: int = _ROWS) -> Iterator[str]:
-    count = min(most, len(frame))
-    yield f'<div class="wide">{html_table(frame, count, 0, shown, _ROOM)}</div>\n'
-    if count > shown:
-        more = html_table(frame, count, shown, None, _ROOM)
-        yield f'<details><summary>{count - shown} more rows</summary><div class="wide">{more}'
+    every = min(most, len(frame))
+    yield f'<div class="wide">{html_table(frame, every, 0, shown, _ROOM)}</div>\n'
+    if every > shown:
+        more = html_table(frame, every, shown, None, _ROOM)
+        yield f'<details><summary>{every - shown} more rows</summary><div class="wide">{more}'
         yield "</div></details>\n"
 
 
@@ -325,7 +326,8 @@ def _worth(frame: Frame, row: int) -> str:
     if isinstance(saving, int | float) and isinstance(share, int | float):
         bar = f'<i style="width:{max(2 * min(share, 100.0), 2.0):.1f}px"></i>' if share > 0 else ""
         bound = "≤" if frame.values["saving_ns"].is_bound(row) else ""
-        parts.append(f"{bar}saves <b>{bound}{time_text(saving)}</b>, {share:.1f} %")
+        of_step = percent(share / 100)
+        parts.append(f"{bar}saves <b>{bound}{time_text(saving)}</b>, {of_step}")
     if isinstance(low, int | float) and isinstance(high, int | float):
         parts[-1] += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'
     return f"{'; '.join(parts)}: " if parts else ""

@@ -39,10 +39,10 @@ _MIN_WITH_SPARKS: Final = 3
 """Sparklines are left out where fewer columns fit next to them."""
 _MAX_NAME: Final = 100
 _HTML_ROWS: Final = 60
-_HTML_NAME: Final = 46
+_HTML_NAME: Final = 60
 """Characters of a name in a page, at most; longer ones are cut there."""
 _HTML_GAP: Final = 2
-_HTML_BAR: Final = "linear-gradient(var(--bar,#2f90e9),var(--bar,#2f90e9))"
+_HTML_BAR: Final = "linear-gradient(var(--share,#b9dcf8),var(--share,#b9dcf8))"
 _HTML_INKS: Final = {
     name: f"var(--{name},{MEANINGS[name][1]})" for name in ("warning", "alarm", "good")
 }
@@ -235,8 +235,9 @@ def html_table(
     """Of the first `count` rows of a frame, whose names tell them apart, those from `begin` up to
     `end`; below the first ones the total.
 
-    A share has a bar below it, and a figure that stands out its ink and a sign; a page may choose
-    their colours with `--bar`, `--warning`, `--alarm` and `--good`. In a `room` of so many
+    A share has a bar behind it, and a figure that stands out its ink and a sign; a long name gives
+    way in its middle, and is whole where one points at it. A page may choose the colours with
+    `--share`, `--warning`, `--alarm` and `--good`. In a `room` of so many
     characters, the first columns and that of the order are shown.
     """
     from html import escape
@@ -251,17 +252,24 @@ def html_table(
             if at and place >= 0:
                 if names[at - 1] in BARS:
                     share = min(frame.values[names[at - 1]].at(place) or 0.0, 100.0)
-                    style += f";background:{_HTML_BAR} 0 100%/{share:.1f}% 4px no-repeat"
+                    style += ";min-width:8em"
+                    style += f";background:{_HTML_BAR} 0 50%/{share:.1f}% 75% no-repeat"
                 tint = Tint(marks[at - 1][place])
                 if colour := _HTML_INKS.get(INKS[metrics[at - 1].signed][tint]):
                     style += f";font-weight:600;color:{colour}"
                     if not metrics[at - 1].signed:
                         text = sign_of(tint, UNICODE.up, UNICODE.down, UNICODE.best) + text
-            line += f"<{tag} style='{style}'>{escape(text)}</{tag}>"
+            whole = ""
+            if not at and text in cut:
+                whole, text = f' title="{escape(text)}"', cut[text]
+            line += f"<{tag} style='{style}'{whole}>{escape(text)}</{tag}>"
         return f"<tr>{line}</tr>"
 
     are_words, (header, total, *body) = _plain_table(frame, count)
     names = [metric.name for metric in metrics]
+    long = tuple(cells[0] for cells in body)
+    fitting = zip(long, fitting_names(long, _HTML_NAME, UNICODE), strict=True)
+    cut = {name: text for name, text in fitting if text != name}
     wide = [max(map(len, cells)) + _HTML_GAP for cells in zip(header, total, *body, strict=True)]
     wide[0] = min(wide[0], _HTML_NAME)
     ends = [sum(wide[: at + 1]) for at in range(len(header))]

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import node_names
+from chopper_core.analyses.base import node_labels
 from chopper_core.analyses.memory import failed_allocations
 from chopper_core.analyses.outliers import MIN_VALUES, outliers, spread_limit
 from chopper_core.analyses.rows import LabelledRows, Own
@@ -561,13 +561,10 @@ def _names(run: Run, gpus: list[int]) -> Own:
 def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
     """Node and rank (`r13`) of each GPU; '' where there is one node, or a rank has its number."""
     nothing = [""] * len(gpus)
-    try:
-        nodes = node_names(run, gpus)
-    except NothingToShow:
-        nodes = nothing
+    nodes = node_labels(run, gpus)
     is_other = any(run.rank_of[gpu] != gpu for gpu in gpus)
     ranks = [f"r{run.rank_of[gpu]}" for gpu in gpus] if is_other else nothing
-    return [*nodes] if len(set(nodes)) > 1 else nothing, ranks
+    return nodes if len(set(nodes)) > 1 else nothing, ranks
 
 
 def newest_window(run: Run) -> Window:

@@ -44,7 +44,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.phrases import count, differs, facts, level_title, listed
 from chopper_core.model.run import Run
-from chopper_core.model.units import Unit, scaled_text
+from chopper_core.model.units import Unit, scaled_text, time_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
@@ -338,12 +338,31 @@ def _headline(
     return tuple(filter(None, (facts(*first), facts(*second))))
 
 
+_MUCH_SLOWER: Final = 1.5
+
+
+def _periods(found: list[GpuSamples]) -> str:
+    """The shortest time between two samples of a signal, and that of those sampled more rarely."""
+    known: dict[str, list[float]] = {}
+    for gpu in found:
+        for name, own in gpu.signals.items():
+            if len(own) > 1:
+                known.setdefault(name, []).append(own.period_ns())
+    if not known:
+        return ""
+    periods = sorted(median_of(np.array(each)) for each in known.values())
+    rare = [each for each in periods if each > _MUCH_SLOWER * periods[0]]
+    if not rare:
+        return time_text(periods[0])
+    ends = dict.fromkeys((time_text(rare[0]), time_text(rare[-1])))
+    return f"{time_text(periods[0])} ({count(len(rare), 'signal')} every {' to '.join(ends)})"
+
+
 def _notes(found: list[GpuSamples]) -> tuple[str, ...]:
-    periods = [own.period_ns() for gpu in found for own in gpu.signals.values() if len(own) > 1]
+    periods = _periods(found)
     notes = []
     if periods:
-        period_ms = median_of(np.array(periods)) / 1e6
-        notes.append(f"a sample every {period_ms:.3g} ms; shorter events aren't visible")
+        notes.append(f"a sample every {periods}; shorter events aren't visible")
     if not any("power_cap_w" in gpu.signals for gpu in found):
         if any(np.isfinite(gpu.limit_w) for gpu in found):
             notes.append("no power cap in the telemetry: the limit is the product's TDP")

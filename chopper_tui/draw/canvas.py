@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
@@ -134,7 +135,7 @@ def title_lines(title: str, unit: str, width: int, legend: Sequence[Line] = ()) 
 def legend_entries(names: Sequence[str], marks: Sequence[str], inks: Sequence[str]) -> list[Line]:
     return [
         [(f"  {mark}", ink), (f" {clean(name)}", "dim")]
-        for name, mark, ink in zip(names, marks, inks, strict=False)
+        for name, mark, ink in zip(names, marks, cycle(inks), strict=False)
     ]
 
 

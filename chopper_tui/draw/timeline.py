@@ -349,7 +349,7 @@ def _map(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> Line:
     before, after = (_MARKS[glyphs.name].line * cells for cells in (begin, bins - begin - wide))
     length = glyphs.spelled(time_text(seen.end_ns))
     label = _label(f"run {length}" if len(length) + 4 <= room else length, room, glyphs)
-    return [label, (before, "shade"), (glyphs.bar[-1] * wide, "strong"), (after, "shade")]
+    return [label, (before, "shade"), (glyphs.bar[-1] * wide, "accent"), (after, "shade")]
 
 
 class _Clocks(Struct, frozen=True, eq=False):

@@ -110,7 +110,7 @@ def test_figures_that_stand_out_have_their_sign_and_shares_a_bar(demo_page: str)
     [row] = [each for each in ranks.split("<tr>") if re.match(r"<td[^>]*>5</td>", each)]
     assert re.search(r"color:var\(--warning,#\w{6}\)'>▲[\d.]+<", row)
     kernels = demo_page.partition("<h2>Kernels</h2>")[2].partition("</section>")[0]
-    bars = re.findall(r"0 100%/([\d.]+)% 4px no-repeat'>([\d.]+)<", kernels)
+    bars = re.findall(r"0 50%/([\d.]+)% 75% no-repeat'>([\d.]+)<", kernels)
     assert len(bars) > 5 and all(abs(float(bar) - float(text)) < 0.06 for bar, text in bars)
 
 
@@ -198,7 +198,7 @@ def _filled(svg: str) -> set[tuple[int, int]]:
     ],
 )
 def test_a_block_fills_its_part_of_a_cell(char, is_filled) -> None:  # type: ignore[no-untyped-def]
-    svg = picture([[("  ", "")], [(f" {char}{char}", "accent")]], {})
+    svg = picture([[("  ", "")], [(f" {char}{char}", "accent")]], {}, lambda _: False)
     cells = {(x, y) for x in range(8) for y in range(16) if is_filled(x, y)}
     assert _filled(svg) == {(8 * n + x, 16 + y) for n in (1, 2) for x, y in cells}
     assert 'viewBox="0 0 24 32"' in svg
@@ -206,7 +206,8 @@ def test_a_block_fills_its_part_of_a_cell(char, is_filled) -> None:  # type: ign
 
 def test_text_takes_the_width_of_its_cells() -> None:
     classes: dict[str, str] = {}
-    svg = picture([[("ab", "dim"), ("█ 12 <", "heat3/heat9")]], classes)
+    svg = picture([[("ab", "dim"), ("█ 12 <", "heat3/heat9")]], classes, "heat3/heat9".__eq__)
+    assert svg.count('class="i1b"') == 1 and "i0b" not in svg
     found = re.findall(r'<text class="(\w+)" x="(\d+)" y="\d+" textLength="(\d+)">([^<]+)<', svg)
     assert [(x, wide, text) for _, x, wide, text in found] == [
         ("0", "16", "ab"), ("32", "16", "12"), ("56", "8", "&lt;"),

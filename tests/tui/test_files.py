@@ -92,7 +92,7 @@ async def test_another_run_takes_the_place_of_this_one() -> None:
         await at.command(f"open {second}")
         await wait_for(at, lambda: at.explore.run.name == second)
         explore = at.explore
-        assert at.status == "opened second", repr(at.status)
+        await wait_for(at, lambda: at.status == "opened second")
         assert (at.path, explore.home.name) == ((), second)
         assert not (explore.marks or explore.past or explore.entries or app.follower)
         head = "".join(at.lines()[:2]).split()

@@ -65,11 +65,16 @@ def pairs(run: Run, view: View, level: str, label: str) -> int:
     names = dict(view.scope) | ({level: label} if label else {})
     cut = set().union(*run.partial_iterations.values()) if not view.cut else set()
     cut = set() if "iteration" in names else set(map(str, cut))
-    wanted = {key: text for key, text in names.items() if key in ("gpu", "iteration")}
+    wanted = {key: text for key, text in names.items() if key in ("gpu", "iteration", "node")}
+    # A node's devices are numbered from 0.
+    nodes = np.cumsum([device.device == 0 for device in run.gpus]) - 1
     along = {key: text for key, text in names.items() if key in run.table.coordinates}
     found = set()
     for gpu, iteration in labels_of(run):
         own = {"gpu": str(gpu), "iteration": str(iteration) if iteration >= 0 else "none"}
+        own["node"] = (
+            f"node {nodes[gpu]}" if wanted.get("node", "unknown") != "unknown" else "unknown"
+        )
         places = {key: str(run.table.coordinates[key][gpu]) for key in along}
         if own | wanted == own and along == places and own["iteration"] not in cut:
             found.add((gpu, iteration))
@@ -140,7 +145,7 @@ def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None
                         for frame, at in ((each, row), (total, rows[label]))
                     )
                     # What a GPU takes from others is a part of all of them.
-                    of_others = metric.reduces != "sum" and level == "gpu"
+                    of_others = metric.reduces != "sum" and level in ("gpu", "node")
                     of = pairs(run, view, "" if of_others else level, label)
                     where = (address.render(view), metric.name, label)
                     assert (number is None) == (other is None), where

@@ -23,7 +23,8 @@ def test_a_cause_is_first_with_its_place_and_cost(case: Case, seed: int, tmp_pat
         assert re.search(words.format(**place), first.detail), first.detail
     assert first.saving_ns == pytest.approx(cost_ns, rel=0.25)
     assert first.low_ns is not None and first.high_ns is not None
-    assert first.low_ns <= cost_ns <= first.high_ns
+    # A host of no time still leaves the launch latency after each value that is read back.
+    assert first.low_ns <= cost_ns <= 1.02 * first.high_ns
 
 
 @pytest.mark.few(2)

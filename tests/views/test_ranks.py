@@ -14,6 +14,7 @@ from chopper_core.analyses import matched_kernels as occurrences
 from chopper_core.analyses.matched_kernels import occurrences_of
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap, LineChart
+from chopper_core.model.inputs import NO_DEVICE
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
 from chopper_core.util.errors import UsageError
@@ -339,8 +340,10 @@ def test_a_kernel_that_one_gpu_has_once_more_takes_no_part(run: Run) -> None:
 
 
 def test_nodes_put_their_gpus_together(run: Run) -> None:
-    with pytest.raises(UsageError, match="give the hosts"):
-        query(run, parse("R?view=ranks&by=node"))
+    assert query(run, parse("R?view=ranks&by=node")).labels == ["node 0"]
+    nowhere = replace(run, gpus=tuple(replace(gpu, device=NO_DEVICE) for gpu in run.gpus))
+    with pytest.raises(UsageError, match="give the nodes of the GPUs"):
+        query(nowhere, parse("R?view=ranks&by=node"))
     hosts = ["left", "right", "left", "left", "right", "left", "right", "right"]
     of_rank = dict(enumerate(hosts))
     sources = tuple(replace(one, host=of_rank[one.rank]) for one in run.sources)

@@ -44,6 +44,9 @@ def _is_total(frame: Frame, name: str) -> bool:
     numbers = values.numbers[values.present() & frame.counted()]
     if total is None or not len(numbers):
         return True
+    (title,) = (each.title for each in frame.columns if each.name == name)
+    if any(note.startswith(f"the total of {title} counts ") for note in frame.notes):
+        return True
     is_mean = (
         frame.view.name in PER_STEP and "per " in frame.base and frame.level in ("gpu", "iteration")
     )

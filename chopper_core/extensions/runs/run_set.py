@@ -38,6 +38,8 @@ from chopper_core.views.frame import Frame
 _WAIT_S: Final = 1.0
 _SMALL_BYTES: Final = 1 << 17
 """A run of fewer is read again in less time than a store of it is written and verified."""
+_FEW_RUNS: Final = 32
+"""So many small runs are read before a worker process has started."""
 _NOTHING: Final = (
     "It has no trace and no telemetry: the job wrote none, stopped early or ran out of memory."
 )
@@ -73,11 +75,16 @@ class ReadFigures(Struct, frozen=True):
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
         place = kept("rows", str(path), self.overrides) if self.use_cache else None
-        size = sum(file_state(file)[0] for file in files_below(paths_of(str(path))))
-        found = figures_of_run(self.open(str(path), progress, may_cache=size > _SMALL_BYTES))
+        is_small = _size_of(str(path)) <= _SMALL_BYTES
+        found = figures_of_run(self.open(str(path), progress, may_cache=not is_small))
         if place is not None:
             place.keep(found)
         return found
+
+
+def _size_of(path: str) -> int:
+    """The bytes of a run's files."""
+    return sum(file_state(file)[0] for file in files_below(paths_of(path)))
 
 
 def read_rows(
@@ -104,6 +111,8 @@ def read_rows(
             yield place, row_of(each, known, given)
     rest.sort(key=lambda place: -file_state(found[place].path)[1])
     paths = [Path(found[place].path) for place in rest]
+    if len(rest) <= _FEW_RUNS and all(_size_of(found[at].path) <= _SMALL_BYTES for at in rest):
+        jobs = jobs or 1
     # Workers share the processors; of a single run, its ranks do.
     reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)
     for number, outcome in read_as_done(paths, reader, jobs):

@@ -311,7 +311,7 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
         sentences.append(more)
     if unmatched:
         sentences.append(
-            f"{unmatched} of {unmatched + matched} compute activities have no match "
+            f"{unmatched:,} of {unmatched + matched:,} compute activities have no match "
             "on all GPUs at the same point of the step and are left out"
         )
     if stand.stragglers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isclose
 
 import numpy as np
 from msgspec import Struct
@@ -27,6 +28,7 @@ from chopper_core.columns.lookup import missing_throughout
 from chopper_core.columns.time import INSTANCES, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.memo import LazyMap
+from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
@@ -217,7 +219,22 @@ class Columns:
 
     @property
     def notes(self) -> Sequence[str]:
-        return self._coverage.notes(self.metrics)
+        return (*self._coverage.notes(self.metrics), *filter(None, map(self._beyond, self.metrics)))
+
+    def _beyond(self, metric: Metric) -> str:
+        """That the total of a column is more than its rows, since some lack what it counts."""
+        if metric.reduces is not Reduces.SUM or self._statistic is not None:
+            return ""
+        values = self.values(metric.name)
+        counted = values.present() if self._counted is None else values.present() & self._counted
+        lacking = int((~values.present()).sum())
+        if not lacking or not counted.any() or (total := self.totals[metric.name]) is None:
+            return ""
+        own = (values.numbers * self._divisor(metric, self._labels))[counted].sum()
+        whole = total * int(self._divisor(metric, {"": [""]})[0])
+        if isclose(own, whole, rel_tol=1e-9, abs_tol=1e-6):
+            return ""
+        return f"the total of {metric.title} counts {count(lacking, 'row')} where it is unknown"
 
     @property
     def partial_totals(self) -> frozenset[str]:
