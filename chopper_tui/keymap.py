@@ -151,16 +151,19 @@ def declared_actions() -> tuple[Action, ...]:
 
 
 def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
-    """The action and the argument of a command; a verb may be cut where it stays unique."""
-    text = text.strip().removeprefix(":").strip()
-    verb, _, argument = text.partition(" ")
+    """The action and the argument of a command; a verb may be cut where it stays unique. Raises
+    UsageError for what is none."""
+    whole = text.strip().removeprefix(":").strip()
+    verb, _, argument = whole.partition(" ")
     known = tuple(actions)
-    found = [each for each in known if each.verb == verb] or [
-        each for each in known if verb and each.verb.startswith(verb)
-    ]
-    is_title = text.lower() in (tab.title.lower() for tab in TABS.values())
-    if not found and (verb in VIEWS or is_title):
-        return next(each for each in known if each.verb == "view"), verb if verb in VIEWS else text
+    found = [each for each in known if each.verb == verb]
+    titled = {name: name for name in VIEWS} | {
+        tab.title.lower(): name for name, tab in TABS.items()
+    }
+    if not found and (name := titled.get(whole.lower(), "")):
+        return next(each for each in known if each.verb == "view"), name
+    if not found and verb:
+        found = [each for each in known if each.verb.startswith(verb)]
     if not found:
         raise UsageError(f"unknown command {verb!r}; ? lists the commands")
     if len(found) > 1:

@@ -72,6 +72,8 @@ class Offer(NamedTuple):
     argument: str = ""
     lacks: str = ""
     """Why its place has no answer on this run; empty: it may have one."""
+    says: str = ""
+    """What stands below its place, once it is open; empty: nothing."""
 
 
 @lru_cache(maxsize=1)

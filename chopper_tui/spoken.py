@@ -34,9 +34,13 @@ from chopper_core.render.cells import crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
+from chopper_core.views import view_spec
 from chopper_core.views.find import names_found
+from chopper_core.views.spec import splits_of
 from chopper_core.work.kernel_classes import classes_of_names
+from chopper_tui.concepts import in_usual_words, said_concepts
 from chopper_tui.search import FILLING, Offer, found_among, spaced, stem
+from chopper_tui.what_ifs import asked_what_ifs
 
 Steps = Mapping[str, str]
 """Levels of the tree and the label of each that a text names."""
@@ -73,19 +77,32 @@ _UNIT: Final = late(r"%|ns|us|µs|ms|s|[kmgt]?b|w|mhz|ghz")
 _SEPARATORS: Final = late(r"[:=/,;›?!\s]+")
 _NUMBERED: Final = late(r"([a-z]+)(\d+)")
 """`gpu5`, `L3`."""
+_ASIDE_WORDS: Final = """
+achieve get give go let like make need now place please put reach reaches same see set take tell use
+want
+"""
+_ASIDE: Final = frozenset(_ASIDE_WORDS.split())
+"""Words around what is asked for."""
+_CHOSEN: Final = frozenset(("by", "per", "each", "which", "what"))
+"""Words before the level that the rows are of."""
+_MEASURED: Final = "duration durations latency length takes time times took"
+_MEASURES: Final = frozenset(_MEASURED.split())
+"""Words for how long kernels take."""
+_COUNTED: Final = frozenset(("top", "first", "worst", "slowest"))
+"""Words before the number of rows that someone wants."""
 _AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and)\s+")
-_COMPARE: Final = late(r"^(?:compare|diff|difference)\s+(?:of\s+)?")
+_COMPARE: Final = late(r"^(?:compare|diff|differences?)\s+(?:of\s+|between\s+)?")
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
-_CLOCK: Final = late(rf"({_NUMBER})\s*([mg]hz)?")
-_TIME: Final = late(rf"(?:([a-z].*?)\s+(?:at\s+)?)?({_NUMBER})\s*(ns|us|µs|ms|s)")
-_CLOCKS_MHZ: Final = (300, 5000)
-"""Clocks of GPUs: other numbers without a unit are none."""
+_TIME: Final = late(rf"(?:\b(\w+)\s+)?({_NUMBER})\s*(ns|us|µs|ms|s|seconds?)\b")
+_AT_A_TIME: Final = ("queue", "depth", "wait", "work", "time", "gpu", "where", "around")
+"""Concepts of questions about a moment."""
+_BEFORE_TIMES: Final = ("at", "around", "near", "after", "time", "t")
 _MOST_NAMES: Final = 200_000
 """Names of a run that are looked through while a person types."""
 _MOST_PLACES: Final = 3
 
 
-class _Asked(Struct):
+class Asked(Struct):
     """The words of a text, each by what it says."""
 
     steps: dict[str, str] = field(default_factory=dict)
@@ -97,6 +114,8 @@ class _Asked(Struct):
     limit: str = ""
     """An operator and a number: `<57`."""
     is_base: bool = False
+    again: dict[str, str] = field(default_factory=dict)
+    """Levels that a text names twice, and the second label."""
     rest: list[str] = field(default_factory=list)
     """Words of names, figures and tabs."""
 
@@ -108,7 +127,7 @@ def spoken(run: Run, view: View, tabs: Iterable[Offer], text: str) -> list[Offer
     compared = [*_comparisons(run, view, text)]
     asked = asked_in(run, text)
     found = [*compared, *_asked_for(run, view, asked, tabs)]
-    return [*found, *_times(run, view, text), *_clocks(text)]
+    return [*found, *_times(run, view, text), *asked_what_ifs(run, text)]
 
 
 def place_named(run: Run, view: View, text: str) -> Offer | None:
@@ -125,7 +144,7 @@ def place_asked(run: Run, view: View, text: str) -> View | None:
         levels = ((level, labels[word]) for level, labels in _labels(run).items() if word in labels)
         asked.steps.update([*levels][:1])
     is_place = not (asked.rest or asked.split or asked.order or asked.statistic)
-    return _at(view, asked.steps) if asked.steps and is_place else None
+    return at_place(view, asked.steps) if asked.steps and is_place else None
 
 
 def can_look_through(run: Run) -> bool:
@@ -133,21 +152,30 @@ def can_look_through(run: Run) -> bool:
     return len(run.table.names) <= _MOST_NAMES
 
 
-def asked_in(run: Run, text: str) -> _Asked:
+def asked_in(run: Run, text: str) -> Asked:
     """What each word of a text says, by the labels of the run."""
-    known, asked = _labels(run), _Asked()
-    words = [*_words(text)]
+    known, asked = _labels(run), Asked()
+    words, before, is_chosen = [*_words(in_usual_words(text))], "", False
     while words:
+        last, before = before, words[0]
         word = words.pop(0)
         level = _LEVEL_WORDS.get(word) or _LEVEL_WORDS.get(stem(word), "")
         label = known[level].get(words[0]) if level in _LABELLED and words else None
         if label is not None and level not in asked.steps:
             asked.steps[level] = label
             words.pop(0)
-        elif word in known["phase"] and "phase" not in asked.steps:
-            asked.steps["phase"] = known["phase"][word]
-        elif level and word != "l" and not asked.split:
-            asked.split = level
+        elif label is not None and level not in asked.again:
+            asked.again[level] = label
+            words.pop(0)
+        elif word in known["phase"] and "phase" not in asked.again:
+            named = asked.again if "phase" in asked.steps else asked.steps
+            named["phase"] = known["phase"][word]
+        elif level and word != "l" and (not asked.split or (last in _CHOSEN and not is_chosen)):
+            asked.split, is_chosen = level, last in _CHOSEN
+        elif word.isdecimal() and last in _COUNTED:
+            continue
+        elif (second := _again(known, asked, word)) is not None:
+            asked.again |= second
         elif word in _ORDERS:
             asked.order = _ORDERS[word]
         elif word in _STATISTICS:
@@ -156,9 +184,19 @@ def asked_in(run: Run, text: str) -> _Asked:
             asked.limit = f"{_LIMITS[word]}{number}"
         elif word in _BASE:
             asked.is_base = True
-        elif word not in FILLING:
+        elif not level and word not in FILLING and word not in _ASIDE:
             asked.rest.append(word)
     return asked
+
+
+def _again(
+    known: Mapping[str, Mapping[str, str]], asked: Asked, word: str
+) -> Mapping[str, str] | None:
+    """A number that is another label of the level named last: the 3 of `gpu 5 and 3`."""
+    level = [*asked.steps][-1] if asked.steps else ""
+    if not word.isdecimal() or not level or level in asked.again:
+        return None
+    return {level: known[level][word]} if word in known[level] else None
 
 
 def _amount(words: list[str]) -> str:
@@ -196,11 +234,18 @@ def _labels(run: Run) -> Mapping[str, Mapping[str, str]]:
 
 
 def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
-    """`gpu 5 vs 3`, `step 12 against step 11`, `12 vs 11`."""
+    """`gpu 5 vs 3`, `step 12 against step 11`, `12 vs 11`, `how does gpu 5 differ from gpu 3`."""
+    asked, said = asked_in(run, text), said_concepts(text)
+    if asked.again and "compare" in said and not {*asked.rest} - said["compare"]:
+        yield _compared(view, asked.steps, asked.steps | asked.again)
+        return
     sides = _AGAINST.split(_COMPARE.sub("", text))
     if len(sides) != 2:
         return
     one, other = (asked_in(run, each) for each in sides)
+    is_plain = not one.rest and (not other.rest or (one.steps and len(other.rest) == 1))
+    if (one.steps or other.steps) and not is_plain:
+        return
     pairs: list[tuple[Steps, Steps]] = []
     if one.steps and other.steps:
         pairs.append((one.steps, other.steps))
@@ -215,22 +260,27 @@ def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
             ({level: known[level][sides[0]]}, {level: known[level][sides[1]]}) for level in both
         ]
     for steps in pairs:
-        here, there = (_at(view, each) for each in steps)
+        here, there = (at_place(view, each) for each in steps)
         if here.order == there.order and here.path != there.path:
-            against = replace(here, name="compare", baseline=Baseline("", there.path))
-            yield going(" vs ".join(map(_crumbs, steps)), "What differs, part by part.", against)
+            yield _compared(view, *steps)
 
 
-def _asked_for(run: Run, view: View, asked: _Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
+def _compared(view: View, *steps: Steps) -> Offer:
+    here, there = (at_place(view, each) for each in steps)
+    against = replace(here, name="compare", baseline=Baseline("", there.path))
+    return going(" vs ".join(map(_crumbs, steps)), "What differs, part by part.", against)
+
+
+def _asked_for(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
     if asked.rest:
         yield from _bare_label(run, view, asked)
         yield from _gap(run, view, asked)
-        if asked.steps and not (asked.order or asked.statistic):
-            yield from _tabs_there(view, asked, tabs)
+        if (asked.steps or asked.split) and not (asked.order or asked.statistic):
+            yield from _tabs_there(run, view, asked, tabs)
         if asked.steps or asked.order or asked.statistic or asked.limit:
             yield from _of_names(run, view, asked)
     elif asked.split == "shape" and asked.order:
-        yield _of_shapes(run, _at(view, asked.steps), asked, "", "")
+        yield _of_shapes(run, at_place(view, asked.steps), asked, "", "")
     elif asked.steps or (asked.split and asked.order):
         entries = [_place(view, asked)]
         if asked.steps and not (asked.split or asked.order):
@@ -238,10 +288,10 @@ def _asked_for(run: Run, view: View, asked: _Asked, tabs: Iterable[Offer]) -> It
         yield from entries[:: -1 if asked.is_base else 1]
 
 
-def _gap(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
+def _gap(run: Run, view: View, asked: Asked) -> Iterator[Offer]:
     """The longest gap of a place in the timeline, where the host's work stands below it."""
     if {*map(stem, asked.rest)} <= _GAPS and (asked.steps or "gap" in asked.rest):
-        place = _at(view, asked.steps)
+        place = at_place(view, asked.steps)
         with suppress(ChopperError):
             gap = longest_gap(run, place)
             if gap is not None:
@@ -250,25 +300,25 @@ def _gap(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
                 yield going(f"Longest gap of {where}", why, timeline_of_gap(run, view, gap))
 
 
-def _bare_label(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
+def _bare_label(run: Run, view: View, asked: Asked) -> Iterator[Offer]:
     """A label alone: `11` may be a step, a layer, a GPU."""
     if len(asked.rest) != 1 or asked.steps or asked.split or asked.order or asked.statistic:
         return
     for level, labels in _labels(run).items():
         if (label := labels.get(asked.rest[0])) is not None:
             steps = {level: label}
-            entries = [_place(view, _Asked(steps)), _as_baseline(view, steps)]
+            entries = [_place(view, Asked(steps)), _as_baseline(view, steps)]
             yield from entries[:: -1 if asked.is_base else 1]
 
 
-def _sorted(asked: _Asked, column: str) -> str:
+def _sorted(asked: Asked, column: str) -> str:
     """The sort by a time, in the order that is asked for: the longest first."""
     return column if asked.order == "shortest" else f"-{column}"
 
 
-def _place(view: View, asked: _Asked) -> Offer:
+def _place(view: View, asked: Asked) -> Offer:
     """A place in the tree, its rows split and sorted as asked for."""
-    place, name = _at(view, asked.steps), _crumbs(asked.steps)
+    place, name = at_place(view, asked.steps), _crumbs(asked.steps)
     if asked.split in LEVELS:
         place = pivot(place, asked.split)
     elif place.level == "iteration" and {"phase", "layer"} & {*asked.steps}:
@@ -294,21 +344,24 @@ def _place(view: View, asked: _Asked) -> Offer:
 
 
 def _as_baseline(view: View, steps: Steps) -> Offer:
-    place = _at(view, steps)
+    place = at_place(view, steps)
     parent = replace(place, path=place.path[:-1], baseline=Baseline("", place.path))
     title = f"{_crumbs(steps)} as the baseline"
     return going(title, "The rows next to it, compared with it.", parent)
 
 
-def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
+def _of_names(run: Run, view: View, asked: Asked) -> Iterator[Offer]:
     """Kernels, operations or shapes that the other words name, as asked for."""
-    text, place = " ".join(asked.rest), _at(view, asked.steps)
+    text, place = " ".join(asked.rest), at_place(view, asked.steps)
     if not can_look_through(run) or text.isdecimal():
         return
     if asked.limit:
         yield from _limited(run, place, asked)
         return
     named = _names(run, text)
+    if named is None:
+        text = " ".join(word for word in asked.rest if word not in _MEASURES)
+        named = _names(run, text) if text else None
     if named is None:
         return
     by, wanted = named
@@ -332,7 +385,7 @@ def _of_names(run: Run, view: View, asked: _Asked) -> Iterator[Offer]:
         yield going(f"{text}{where}", "Its kernels by name, the longest first.", shown)
 
 
-def _limited(run: Run, place: View, asked: _Asked) -> Iterator[Offer]:
+def _limited(run: Run, place: View, asked: Asked) -> Iterator[Offer]:
     """The kernels that some words name, of those whose figure, which the others name, is beyond a
     limit."""
     words = [word for word in asked.rest if _names(run, word) is not None]
@@ -374,7 +427,7 @@ def _column_named(words: Sequence[str]) -> Metric | None:
     return METRICS[found[0].argument] if found else None
 
 
-def _of_shapes(run: Run, place: View, asked: _Asked, text: str, where: str) -> Offer:
+def _of_shapes(run: Run, place: View, asked: Asked, text: str, where: str) -> Offer:
     """Shapes of calls, those first that lose most time to their roof where roofs are known."""
     name = f"{text} shapes".lstrip() + where
     if asked.order == "worst" and run.hardware is not None:
@@ -384,25 +437,30 @@ def _of_shapes(run: Run, place: View, asked: _Asked, text: str, where: str) -> O
     return going(f"{name}, slowest first", "With their distance from the roof.", shown)
 
 
-def _tabs_there(view: View, asked: _Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
-    """Tabs that the other words name, of the place."""
-    place = _at(view, asked.steps)
+def _tabs_there(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
+    """Tabs that the other words name, of the place, and by the level that is named."""
+    place = at_place(view, asked.steps)
     known = (each for each in tabs if not each.lacks)
     for tab in found_among(known, asked.rest, is_whole=True)[:_MOST_PLACES]:
         name = "" if tab.argument == "explore" else tab.argument
-        title = f"{tab.title.split('  ')[-1]} of {_crumbs(asked.steps)}"
-        yield going(title, tab.why, with_view(place, name))
+        shown, title = with_view(place, name), tab.title.split("  ")[-1]
+        if name and asked.split in splits_of(run, view_spec(name)):
+            shown, title = replace(shown, by=asked.split), f"{title} by {level_title(asked.split)}"
+        elif not asked.steps:
+            continue
+        yield going(f"{title} of {_crumbs(asked.steps)}" if asked.steps else title, tab.why, shown)
 
 
-def going(title: str, why: str, view: View) -> Offer:
-    return Offer(title, why, "go", address.render(view))
+def going(title: str, why: str, view: View, is_said: bool = False) -> Offer:
+    """An entry that goes to a view; `is_said`: the explanation is the answer, and stays below."""
+    return Offer(title, why, "go", address.render(view), says=why if is_said else "")
 
 
 def _crumbs(steps: Steps) -> str:
     return ", ".join(crumb(level, label) for level, label in steps.items())
 
 
-def _at(view: View, steps: Steps) -> View:
+def at_place(view: View, steps: Steps) -> View:
     """The place in the scope of a view, or the same place of another GPU, step and so on."""
     place = replace(with_view(view, ""), sort="", filter="", columns=(), baseline=None)
     for level, label in steps.items():
@@ -412,29 +470,21 @@ def _at(view: View, steps: Steps) -> View:
 
 
 def _times(run: Run, view: View, text: str) -> Iterator[Offer]:
-    """The timeline at a time: `1100 ms`, or of a place as `gpu 5 at 1100 ms`."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    """The timeline at a time: `1100 ms`, or of a place as `gpu 5 at 1100 ms`, with whatever words
+    ask what runs or waits there."""
+    found = _TIME.search(text)
+    if found is None or (found[1] or "") in (*_LIMITS, "than"):
         return
-    where, number, unit = found.groups()
-    asked = asked_in(run, where or "")
-    if where and (asked.rest or not asked.steps):
+    asked, said = asked_in(run, _TIME.sub("", text)), said_concepts(text)
+    known = set[str]().union(*(said.get(each, ()) for each in _AT_A_TIME))
+    if {*asked.rest} - known or ((found[1] or "at") not in _BEFORE_TIMES and not asked.steps):
         return
+    number, unit = found[2], found[3] if found[3][0] != "s" else "s"
     time = f"{number.replace(',', '')}{unit.replace('µ', 'u')}"
     why = "The cursor of the timeline goes there: what runs, and what waits in the queue."
     if not asked.steps:
         yield Offer(f"Timeline at {number} {unit}", why, "at", time)
         return
     window = replace(ALL_TIME, at_ns=parse_time("at", time))
-    there = replace(with_view(_at(view, asked.steps), "timeline"), window=window)
+    there = replace(with_view(at_place(view, asked.steps), "timeline"), window=window)
     yield going(f"Timeline of {_crumbs(asked.steps)} at {number} {unit}", why, there)
-
-
-def _clocks(text: str) -> Iterator[Offer]:
-    found = _CLOCK.fullmatch(text)
-    if found is None:
-        return
-    clock = float(found[1].replace(",", "")) * (1000 if found[2] == "ghz" else 1)
-    if found[2] or _CLOCKS_MHZ[0] <= clock <= _CLOCKS_MHZ[1]:
-        why = "How long a step would take at this clock, by replay."
-        yield Offer(f"What if the clock were {clock:,.10g} MHz", why, "what_if", f"clock={clock:g}")

@@ -155,6 +155,11 @@ def questions_of(text: str) -> list[str]:
     return list(dict.fromkeys(filter(None, (" ".join(p.split()) for p in text.split(SEPARATOR)))))
 
 
+def is_question(text: str) -> bool:
+    """Whether a text has the form of a question, whatever the run has of what it names."""
+    return _CHANGE.fullmatch(SHORT.get(text.lower(), text)) is not None
+
+
 def change_of(predictor: Predictor, question: str) -> Change:
     """The change that a question asks about; raises UsageError with what can be asked."""
     found = _CHANGE.fullmatch(SHORT.get(question.lower(), question))

@@ -92,6 +92,9 @@ _ONE_PLACE: Final = 0.6
 _FEW_LAYERS: Final = 2
 """With fewer a layer, and what is outside of all, is no place."""
 UNSEEN: Final = "untraced code"
+_WORDS: Final = frozenset(
+    (UNSEEN, OTHER_CALLS, *(what for _, _, what in _KNOWN), *(what for _, what in _CALLS))
+)
 
 
 Steps = Sequence[int] | Int64
@@ -112,6 +115,11 @@ class HostCause(Struct, frozen=True):
             return self.what
         name = cut_text(self.name, _DETAIL)
         return f"{self.what} ({name})"
+
+    @property
+    def is_of_trace(self) -> bool:
+        """Whether `what` is a name of the trace, which keeps its case."""
+        return self.what not in _WORDS
 
 
 class HostCharges(Rows, frozen=True, eq=False):

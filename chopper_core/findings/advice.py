@@ -15,7 +15,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.host_causes import ALLOCATOR, HostCharges, host_charges
+from chopper_core.analyses.host_causes import (
+    ALLOCATOR,
+    NEEDLESS,
+    UNSEEN,
+    HostCharges,
+    host_charges,
+)
 from chopper_core.analyses.why_late import MoreWorkAt, more_work_at
 from chopper_core.findings.parts import Worth, group_of
 from chopper_core.findings.rule import (
@@ -413,6 +419,12 @@ def compiles(case: AdviceCase) -> Mapping[str, str] | None:
     return {"name": shortened(name or what)} if is_it else None
 
 
+def stalls_anywhere(case: AdviceCase) -> Mapping[str, str] | None:
+    """Hosts of several GPUs stall at places that have nothing in common."""
+    is_known = case.host_cause[0] in NEEDLESS | {UNSEEN} or case.finding.gpu is not None
+    return None if is_known or len(case.context.gpus) < 2 else {}
+
+
 def lacks_ranks(case: AdviceCase) -> Mapping[str, str] | None:
     """Ranks that communicate with those of the traces are missing from these."""
     context = case.context
@@ -532,6 +544,23 @@ ADVICE: Final = (
         "Mark changing dimensions with torch._dynamo.mark_dynamic, and run each shape before the "
         "timed steps: {name} compiles within a step.",
         compiles,
+    ),
+    Advice(
+        (),
+        "Run with TORCH_LOGS=recompiles, which says what changed.",
+        compiles,
+    ),
+    Advice(
+        ("late-host",),
+        "Rule out garbage collection, which stalls each interpreter when it likes: call "
+        "gc.freeze() after warm-up, then gc.disable() and gc.collect() at the same step on all "
+        "ranks.",
+        stalls_anywhere,
+    ),
+    Advice(
+        ("host-bound", "straggler", "late-host"),
+        "Record with with_stack=True: its Python frames name what the hosts do in untraced code.",
+        does(UNSEEN),
     ),
     Advice(
         ("copies", "straggler"),
@@ -703,6 +732,18 @@ ADVICE: Final = (
     Advice(
         ("moved-data",),
         "Keep one memory layout: look for .contiguous(), .to() and permute() at these operations.",
+        always,
+    ),
+    Advice(
+        ("small-kernels",),
+        "Construct the optimizer with fused=True or foreach=True, and look for loops over "
+        "parameters that are yours.",
+        always,
+    ),
+    Advice(
+        ("slow-start",),
+        "Fix the clocks (nvidia-smi --lock-gpu-clocks, rocm-smi --setperfdeterminism), or shorten "
+        "the wait before the step, after which they have to rise.",
         always,
     ),
     Advice(

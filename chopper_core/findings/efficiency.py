@@ -20,11 +20,21 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, MODEL_BYTES
+from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.phrases import listed, percent, time
-from chopper_core.model.table import Kind
+from chopper_core.model.table import Kind, Phase
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import combined, sums_of
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    distinct,
+    minima_of,
+    quantiles_of,
+    ranked,
+    run_mask,
+    sums_of,
+)
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import MATRIX_CLASSES
 
@@ -41,9 +51,31 @@ MOVED: Final = threshold("""kernels that only copy | 4 | % of the step
     casts of mixed precision take 1 to 3 %""")
 UNFUSED: Final = threshold("""softmax of its own | 1.5 | % of the step
     fused attention has none; a router's or a sampler's is small""")
+SMALL: Final = threshold("""small kernel | 10 | µs
+    the GPU takes a few microseconds to begin and end any kernel""")
+MANY_SMALL: Final = threshold("""small kernels of the optimizer | 200 | per step and GPU
+    fused or foreach optimizers run some tens""")
+SMALL_COST: Final = threshold("""time of these kernels, with gaps | 2 | % of the step
+    less is hardly worth a change""")
+SLOW_START: Final = threshold("""slower at the start of steps | 5 | % longer than later
+    the same kernels of other layers vary by a percent or two""")
+SLOW_START_COST: Final = threshold("""cost of a slow start | 1 | % of the step
+    the same as for a straggler""")
+_PARTS: Final = 40
+"""Of a step, in which kernels are compared by when they begin."""
+_AT_FIRST: Final = 0.4
+"""Of a step: what is slower for longer isn't its start."""
+_LEFT: Final = 0.25
+"""Of how much slower kernels are at first: with less the start is over."""
+_MOST_SPOTS: Final = 0.75
+"""Of GPUs and steps, which show it."""
+_FEWEST_LIKE: Final = 3
+"""Kernels that a usual time needs."""
 _LARGE_BYTES: Final = 1 << 22
 """Of a kernel: launch and latency bound smaller ones."""
 _MAX_LISTED: Final = 3
+_MOST_BETWEEN: Final = 8
+"""Kernels between two products of attention: scale, mask, casts, softmax, dropout."""
 _COPIES: Final = late(
     r"direct_copy|float\w*_copy_kernel|copy_device_to_device|transpose|contiguous|CatArrayBatchedCopy"
 )
@@ -231,27 +263,150 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
     "unfused-attention",
     of_durations=True,
     group=Group.BETTER,
-    cost="time of the softmax kernels, mean over GPUs",
-    holds=(0.5, 2.5),
+    cost="time of the softmax kernels, and of what runs between the products around them, mean "
+    "over GPUs",
+    holds=(0.5, 2.0),
     thresholds=(UNFUSED,),
 )
 def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     """Attention whose softmax is a kernel of its own, as where it isn't fused."""
     table, rows = context.table, _rows_that_compute(context)
+    rows = rows[np.lexsort((table.start_ns[rows], table.stream[rows], table.gpu[rows]))]
     is_softmax = np.array([bool(_SOFTMAX.search(each)) for each in table.names], np.bool_)
-    rows = rows[is_softmax[table.kernel[rows]]]
+    own = np.flatnonzero(is_softmax[table.kernel[rows]])
+    each = len(own) / max(context.spots, 1)
+    alone = float(table.duration_ns[rows[own]].sum())
+    if each < FEWEST.value or context.share(context.per_iteration(alone)) < UNFUSED.share:
+        return
+    softmax_ns = table.duration_ns[rows[own]].astype(np.float64)
+    _, named = _most(context, rows[own], softmax_ns, "kernel")
+    rows = rows[_between_products(context, rows, own)]
     took = table.duration_ns[rows].astype(np.float64)
     cost = context.per_iteration(float(took.sum()))
-    each = len(rows) / max(context.spots, 1)
-    if each < FEWEST.value or context.share(cost) < UNFUSED.share:
-        return
-    _, named = _most(context, rows, took, "kernel")
     yield _less(
         context,
-        one_line(f"attention isn't fused: its softmax alone takes {time(cost)} a step"),
+        one_line(f"attention isn't fused: its softmax and casts take {time(cost)} a step"),
         f"{each:,.0f} softmax kernels a step run on their own, as fused attention has none: "
-        f"{named}; products, masks and casts around them would go, too",
+        f"{named}; with the masks, casts and copies next to them, between the products before and "
+        f"after, they take {time(cost)}{context.per_gpu}; fused products would not write what is "
+        "between them, either",
         rows,
         took,
         "kernel",
+    )
+
+
+def _between_products(context: FindingsContext, rows: Index, own: Index) -> Index:
+    """The places of some activities and of those around them, up to the products before and after
+    on their stream; of those without near products, their own."""
+    table, count = context.table, len(rows)
+    of_name = context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]
+    begins = run_mask(table.gpu[rows], table.stream[rows], table.iteration[rows])
+    ends = of_name | begins
+    place = np.arange(count)
+    before = np.maximum.accumulate(np.where(ends, place, 0))
+    after = np.minimum.accumulate(np.where(of_name, place, count)[::-1])[::-1]
+    is_near = of_name[before[own]] & (after[own] - before[own] <= _MOST_BETWEEN + 1)
+    is_near &= (after[own] < count) & (before[after[own] - 1] == before[own])
+    is_near &= ~np.append(begins, True)[after[own]]
+    changes = np.zeros(count + 1, np.int64)
+    near = own[is_near]
+    np.add.at(changes, before[near] + 1, 1)
+    np.add.at(changes, after[near], -1)
+    inside = np.cumsum(changes)[:count] > 0
+    inside[own] = True
+    return np.asarray(np.flatnonzero(inside), np.intp)
+
+
+@rule(
+    "small-kernels",
+    of_durations=True,
+    group=Group.BETTER,
+    cost="their time, and the idle time between their launches and them, mean over GPUs",
+    holds=(0.5, 1.3),
+    thresholds=(SMALL, MANY_SMALL, SMALL_COST),
+)
+def small_kernels(context: FindingsContext) -> Iterator[Finding]:
+    """Optimizers that update parameter by parameter, in hundreds of small kernels."""
+    table, rows = context.table, _rows_that_compute(context)
+    is_short = table.duration_ns[rows] < 1e3 * SMALL.value
+    rows = rows[is_short & (table.phase[rows] == Phase.OPTIMIZER)]
+    each = len(rows) / max(context.spots, 1)
+    took = (table.duration_ns[rows] + table.idle_launch_ns[rows]).astype(np.float64)
+    cost = context.per_iteration(float(took.sum()))
+    if each < MANY_SMALL.value or context.share(cost) < SMALL_COST.share:
+        return
+    mean = time(float(table.duration_ns[rows].mean()))
+    _, named = _most(context, rows, took, "operation")
+    yield _less(
+        context,
+        one_line(f"the optimizer runs {each:,.0f} kernels of {mean}: {time(cost)} a step"),
+        f"the optimizer runs {each:,.0f} kernels a step that take {mean} on average, one after the "
+        f"other: {named}; with the gaps between them they take {time(cost)}"
+        f"{context.per_gpu}; a fused optimizer runs a few large ones",
+        rows,
+        took,
+        "operation",
+    )
+
+
+@rule(
+    "slow-start",
+    cost="compute time there beyond that of the same kernels later, mean over GPUs",
+    needs="kernels that repeat within a step",
+    thresholds=(SLOW_START, SLOW_START_COST),
+)
+def slow_start(context: FindingsContext) -> Iterator[Finding]:
+    """Kernels that are slower at the start of steps than the same ones later, on all GPUs: clocks
+    that rise after a wait."""
+    table, rows = context.table, _rows_that_compute(context)
+    if not context.has_iterations or not len(rows):
+        return
+    spots, spot = combined([table.gpu[rows], table.iteration[rows]])
+    begins = minima_of(table.start_ns[rows], spot, len(spots), int(table.start_ns[rows].max()))
+    after = table.start_ns[rows] - begins[spot]
+    part = np.minimum(after * _PARTS // max(int(context.step_ns), 1), _PARTS - 1).astype(np.intp)
+    took = table.duration_ns[rows].astype(np.float64)
+    # Communication next to them slows kernels, too.
+    beside = np.rint(2 * table.overlap_ns[rows] / np.maximum(took, 1.0)).astype(np.int64)
+    work = ranked(work_of(table, rows))[1]
+    same = [table.column(level)[rows] for level in ("gpu", "phase", "operation")]
+    like = combined([*same, work, beside])[1]
+    count, is_later = int(like.max()) + 1, part >= _AT_FIRST * _PARTS / 2
+    usual = quantiles_of(took[is_later], like[is_later], count, (0.5,))[:, 0]
+    usual[counts_of(like[is_later], count) < _FEWEST_LIKE] = np.nan
+    known = np.flatnonzero((usual[like] > 0) & (took >= 1e3 * SMALL.value))
+    ratio = quantiles_of(took[known] / usual[like[known]], part[known], _PARTS, (0.5,))[:, 0]
+    # A part of the step with few operations says nothing: it is as the next one.
+    pairs = combined([part[known], table.operation[rows[known]]])[0]
+    is_known = counts_of(pairs[:, 0], _PARTS) >= FEWEST.value
+    if not is_known.any():
+        return
+    after_it = np.minimum.accumulate(np.where(is_known, np.arange(_PARTS), _PARTS)[::-1])[::-1]
+    ratio = np.append(ratio, 1.0)[after_it]
+    slower = float(ratio[0]) - 1
+    at_first = ratio - 1 > _LEFT * slower
+    width = int(np.argmin(at_first)) if not at_first.all() else _PARTS
+    if slower < SLOW_START.share or width > _AT_FIRST * _PARTS:
+        return
+    # Nearly everywhere, and more than what varies.
+    own = known[part[known] < width]
+    each = [sums_of(values[own], spot[own], len(spots)) for values in (took, usual[like])]
+    shown = (each[0] > (1 + SLOW_START.share / 2) * each[1]).sum()
+    names = len(distinct(table.operation[rows[own]]))
+    lost = np.where(part < width, took * (1 - 1 / np.maximum(ratio, 1.0)[part]), 0.0)
+    cost = context.per_iteration(float(lost.sum()))
+    few = shown < _MOST_SPOTS * len(spots) or names < FEWEST.value
+    if few or context.share(cost) < SLOW_START_COST.share:
+        return
+    until = time(width * context.step_ns / _PARTS)
+    yield _less(
+        context,
+        one_line(f"kernels take up to {percent(slower)} longer in the first {until} of steps"),
+        f"in the first {until} of steps kernels take up to {percent(slower)} longer than the same "
+        f"ones later, ever less so: {time(cost)}{context.per_gpu}; clocks that rise after a wait "
+        "do that",
+        rows[lost > 0],
+        lost[lost > 0],
+        "layer",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -43,6 +43,8 @@ from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,
+    combined,
+    distinct,
     first_equal,
     medians_along,
     others_median,
@@ -60,6 +62,9 @@ NAMED_LATE: Final = threshold(
 )
 NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the step
     the same as for a straggler""")
+STALL: Final = threshold("""stall of a host, whatever it does | 5 | % of the step
+    on most GPUs in most steps; no operator takes a host as long, but a lock, a file or another
+    process does""")
 LAUNCH_LATE: Final = threshold("""launch latency (idle_latency_ns) | 5 | % of the phase
     a launch takes 4 to 8 µs to reach the GPU; if that shows at all, kernels are short or the
     queue runs empty""")
@@ -107,7 +112,7 @@ class LatePhase(Struct, frozen=True):
     # A host that can't keep up is late in the other phases too, below their limit.
     holds=(0.6, 1.5),
     needs="launch records",
-    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, BOUNDS, PHASE, CAUSE, GROWS),
+    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, STALL, BOUNDS, PHASE, CAUSE, GROWS),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
@@ -118,20 +123,25 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
     main = bound.main(bound.by_cause)
     needless = list(_needless(context, "" if main is None else main.what))
     yield from (finding for _, finding in needless)
-    yield from _bound(context, late, HostState.LATE, tuple(what for what, _ in needless))
+    costs = {what: finding.cost_ns or 0.0 for what, finding in needless}
+    yield from _bound(context, late, HostState.LATE, costs)
     yield from _needless_on_one(context)
 
 
 def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Finding]]:
     """What no step needs but the main cause, next to the rest that hosts are late for: on all
-    GPUs, in all steps or some."""
+    GPUs, in all steps or some. Of other things, the long stalls."""
     charges = _charges_of(context, None, HostState.LATE)
-    kinds = {cause.what for cause in charges.causes if cause.what in NEEDLESS}
+    is_long = charges.ns >= STALL.share * context.step_ns
+    chosen = is_long | _are(charges, *NEEDLESS)[charges.cause]
+    kinds = {charges.causes[at].what for at in distinct(charges.cause[chosen]).tolist()}
     for what in sorted(kinds - {main}):
-        own = charges.take(_are(charges, what)[charges.cause])
+        own = charges.take(chosen & _are(charges, what)[charges.cause])
         cost = context.per_iteration(float(own.ns.sum()))
         if not len(own) or context.share(cost) < NAMED_COST.share:
             continue
+        if what not in NEEDLESS and 2 * _spots_of(context, own) < context.spots:
+            continue  # What stalls now and then is a late host.
         where, _, there = _mostly_in(context, own)
         cells, part = _cells_with(context, own.take(there))
         if where.startswith(" on GPU") or not cells.any():
@@ -142,7 +152,9 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         yield (
             what,
             context.finding(
-                one_line(f"{what}{_in_title(cause)} {taken}", where),
+                (of_name if cause.is_of_trace else one_line)(
+                    f"{what}{_in_title(cause)} {taken}", where
+                ),
                 f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs "
                 f"are idle{context.per_gpu} before launch calls",
                 context.with_view("launch", "host", sort="-idle_host_ns"),
@@ -152,6 +164,12 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
                 changes=(f"host x{1 - part:.4f}",),
             ),
         )
+
+
+def _spots_of(context: FindingsContext, charges: HostCharges) -> int:
+    """The number of pairs of a GPU and a step that have any of some charges."""
+    table = context.table
+    return len(combined([table.gpu[charges.row], table.iteration[charges.row]])[0])
 
 
 def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
@@ -306,12 +324,12 @@ def _bound(
     context: FindingsContext,
     late: list[LatePhase],
     state: HostState,
-    without: Sequence[str] = (),
+    without: Mapping[str, float] | None = None,
     *,
     queued: bool = False,
 ) -> Iterator[Finding]:
     """A finding of late phases, before their launch calls or after them, without causes that have
-    findings of their own."""
+    findings of their own, which cost so much."""
     charges = _charges_of(context, late, state)
     of_which = ""
     if without:
@@ -319,18 +337,15 @@ def _bound(
         most = others.main(others.by_cause) if left else None
         if left and (most is None or most.what not in _APART):
             # The rest isn't one thing that can go alone: it is the host's whole time.
-            by_cause = charges.by_cause
-            ns = [float(by_cause[_are(charges, what)].sum()) for what in without]
-            times = zip(map(context.per_iteration, ns), without, strict=True)
-            of_which = f", of which {listed(f'{time(each)} in {what}' for each, what in times)}"
-            without = ()
+            parts = (f"{time(cost)} in {what}" for what, cost in without.items())
+            of_which, without = f", of which {listed(parts)}", None
         else:
             late, charges = left, others
     if not late:
         return
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
-    in_call = ""
+    in_call, is_name = "", queued
     gpus_idle = "GPUs idle" if len(context.gpus) > 1 else "the GPU idles"
     if state == HostState.LATE:
         bound, when, kind = "host-bound", "before launch calls", Cost.HOST
@@ -420,12 +435,13 @@ def _bound(
         texts = (*(f"{main.what}{named}{each}" for each in places), f"{main.what}{when}")
         short = (text for text in texts if len(text) <= MAX_TITLE - _ROOM)
         what = f"{next(short, main.what)} leaves {_idle_gpus(context)} {{taken}}"
+        is_name = main.is_of_trace
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     # The rest of what it costs is idle time for other reasons.
     of_all = f" of {time(cost_ns)}" if differs(own_ns, cost_ns) else ""
     taken = f"{time(own_ns)}{of_all}{a_step(context)}"
     yield context.finding(
-        (of_name if queued else one_line)(what.format(taken=taken), in_call, phase_of),
+        (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",
         evidence,
         kind,
@@ -668,6 +684,12 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     for place in late:
         lost[place.iteration, place.gpu] += place.lost_ns
     latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
+    cells = np.logical_or.reduce([_cells_of(context, place) for place in late])
+    gpus = {each.gpu for each in late}
+    changes: tuple[str, ...] | None = None
+    if len(gpus) > 1 and not at_end:
+        # Where one waits for another, that its own host is late as well doesn't show.
+        cells, changes = context.cells_of(phase=place.phase), ("host as peers",)
     return context.finding(
         title,
         sentence,
@@ -675,9 +697,10 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         Cost.HOST,
         sum(latest.values()) / len(context.iterations),
         is_repeated=not is_one,
-        gpu=place.gpu if len({each.gpu for each in late}) == 1 else None,
+        gpu=place.gpu if len(gpus) == 1 else None,
         total_ns=sum(each.idle_ns for each in late),
-        cells=np.logical_or.reduce([_cells_of(context, place) for place in late]),
+        cells=cells,
+        changes=changes,
     )
 
 

@@ -557,7 +557,8 @@ def _units(table: KernelTable, rows: Index) -> Float64:
 
 
 def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
-    """The host's time before the same launches on other GPUs in the same step, else in any.
+    """The host's time before the same launches on other GPUs in the same step, else in any; where a
+    whole phase is chosen, that of all of them.
 
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
@@ -566,7 +567,10 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     rows, is_after = rows_of_hosts(graph, every)
     every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
     own = np.isin(every, nodes)
-    peers = np.ones(len(every), np.bool_) if own.all() else ~own
+    # Of a phase that is chosen on all GPUs and in all steps, each is a peer of the others.
+    phase = ranked(table.phase[rows])[1]
+    is_whole = counts_of(phase[own], int(phase.max(initial=-1)) + 1) == counts_of(phase)
+    peers = ~own | is_whole[phase]
     # A launch, or the end of a step, comes after the calls before it.
     back = nth_of(rows[::-1], is_after[::-1])[::-1]
     for names in (("phase", "layer", "operation", "kernel"), ("phase", "operation", "kernel")):

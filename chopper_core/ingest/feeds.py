@@ -106,12 +106,16 @@ class LibraryFeed:
         self.processes: tuple[NodeProcess, ...] = ()
         self.lacks = library.lacks
         self._due_s = 0.0
+        self._since_s: dict[int, float] = {}
+        """When devices began to give nothing, in seconds since the epoch."""
 
     def __call__(self) -> None:
         rows = self._sampler.rows()
         self._file.write([*map(self._sampler.line, rows)])
         samples = [(device, time_ns, readings) for device, time_ns, _, readings in rows]
         self._taken.append(self._rounds.telemetry(self.path, samples))
+        silent, now_s = self._sampler.silent, time.time()
+        self._since_s = {each: self._since_s.get(each, now_s) for each in silent}
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PROCESSES_S
@@ -122,6 +126,17 @@ class LibraryFeed:
             )
         if not rows and self._library.failed:
             raise DataError(next(reversed(self._library.failed)))
+
+    @property
+    def silent(self) -> dict[int, str]:
+        """The GPUs without samples, since when, and the library's error."""
+        found = {}
+        for device, since_s in sorted([*self._since_s.items()]):
+            if time.time() - since_s >= _LATE_S:
+                why = self._library.errors.get(device, "")
+                text = f"no sample since {time.strftime('%H:%M:%S', time.localtime(since_s))}"
+                found[self._sampler.gpus[device].index] = f"{text}: {why}" if why else text
+        return found
 
     def taken(self) -> Iterator[Telemetry]:
         """The samples since the call before."""
@@ -157,6 +172,7 @@ class ToolFeed:
         self.gpus = known_gpus(tool)
         self.processes: tuple[NodeProcess, ...] = ()
         self.lacks = ""
+        self.silent: dict[int, str] = {}
         self._due_s = 0.0
         self._lines: Queue[str] = Queue()
         self._file: LineFile | None = None

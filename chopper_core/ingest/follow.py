@@ -157,7 +157,7 @@ class Follower:
             problems.append(call.problem_after(_FEED_S))
             if isinstance(feed, LibraryFeed | ToolFeed):
                 self.recent.gpus, self.recent.processes = feed.gpus, feed.processes
-                self.recent.lacks = feed.lacks
+                self.recent.lacks, self.recent.silent = feed.lacks, feed.silent
         if self.feeds:
             self.problem = "; ".join(filter(None, problems))
 
@@ -236,7 +236,9 @@ class Follower:
         """Read new lines of telemetry; False where there are none."""
         if self.run is None or self.load is not None:
             return False
+        before = self.problem
         self._feed()
+        has_come = self.problem != before
         if self.feeds:
             for path in self.folder.iterdir():
                 self._follow(path)
@@ -244,7 +246,7 @@ class Follower:
         came.append(self._tail_steps())
         self.alarms.look(self.run, self.recent)
         stale, self._stale = self._stale, self.recent.stale(time.time())
-        return any(came) or stale != self._stale
+        return has_come or any(came) or stale != self._stale
 
     def _follow(self, path: Path) -> None:
         """Read what comes to a telemetry file from now on."""

@@ -203,6 +203,8 @@ class RecentSamples:
         """On the GPUs of this node."""
         self.lacks = ""
         """What isn't read of this node's GPUs, and why."""
+        self.silent: dict[int, str] = {}
+        """The GPUs of this node that give no samples: since when, and the library's error."""
         self.problem = ""
         """Why the run can't be read as its files are now."""
         self.gone = ""

@@ -103,6 +103,8 @@ class GpuLibrary:
         self._missing: set[tuple[int, str]] = set()
         self.failed: dict[str, int] = {}
         """Why readings failed, and how often."""
+        self.errors: dict[int, str] = {}
+        """The last failure of each device."""
         try:
             self._handles = self._open()
         except Exception as error:
@@ -144,6 +146,7 @@ class GpuLibrary:
             else:
                 why = f"{what} of GPU {device}: {_why(error)}"
                 self.failed[why] = self.failed.get(why, 0) + 1
+                self.errors[device] = why
             return None
 
     def number(self, device: int, what: str, call: Callable[..., Any], *more: object) -> Cell:

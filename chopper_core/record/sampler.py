@@ -119,6 +119,8 @@ class GpuSampler:
         self.heading = f"# clock: epoch\n{','.join(names)}"
         self._last: dict[int, tuple[object, int]] = {}
         self._rare_ns = 0
+        self.silent: set[int] = set()
+        """The devices that gave nothing at the last call."""
 
     def lines(self) -> list[str]:
         """The line of each GPU that has something new since the call before."""
@@ -136,7 +138,9 @@ class GpuSampler:
         is_full = now.monotonic_ns - self._rare_ns >= _RARE_S * 1e9
         self._rare_ns = now.monotonic_ns if is_full else self._rare_ns
         found: list[Row] = []
+        self.silent = {*range(len(self.gpus))}
         for sample in self.library.sample(is_full=is_full):
+            self.silent.discard(sample.device)
             often = len(sample.cells) - len(self.library.rare)
             cells: tuple[Reading, ...] = sample.cells
             if self._repeats(sample, cells[:often], now.monotonic_ns):

@@ -170,7 +170,7 @@ def answer(run: Run, view: View) -> ViewResult:
             opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, given["gpu"]),
             shown=known_columns(own),
             headline=_job_headline(run),
-            notes=tuple(filter(None, [run.recent.lacks if run.recent is not None else ""])),
+            notes=_notes(run, gpus[0]),
             charts=(
                 *_history(measured, gpus[0], float(limit[0]), (end_ns, seconds)),
                 *_below((), _process_cards(run, view, gpus)),
@@ -193,6 +193,13 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         charts=(*(lanes or ((bars,) if bars else ())), *cards),
     )
+
+
+def _notes(run: Run, gpu: int) -> tuple[str, ...]:
+    """What the source of a GPU's samples doesn't give."""
+    if run.recent is None:
+        return ()
+    return tuple(filter(None, (run.recent.silent.get(gpu, ""), run.recent.lacks)))
 
 
 def _below(cards: tuple[Card, ...], processes: tuple[Card, ...]) -> tuple[Cards, ...]:
@@ -280,6 +287,15 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
     if run.recent is not None:
         whole, now_s = address.render(View(view.run)), clock()
         cards = ([Card(("!",), run.recent.problem, whole)] if run.recent.problem else []) + cards
+        cards += [
+            Card(
+                (f"GPU {gpu}",),
+                why,
+                address.render(_history_of(View(view.run, name=SPEC.name), gpu)),
+            )
+            for gpu, why in run.recent.silent.items()
+            if gpu in gpus
+        ]
         others = run.recent.others[:_MOST_OTHERS]
         cards += [Card(("other run",), each.text(now_s), whole) for each in others]
     number = newest(steps) if steps is not None else None
@@ -504,11 +520,11 @@ def _far(latest: Float64) -> Float64:
 
 
 def _of_all(signal: SignalRows) -> float | None:
-    """The latest value of all GPUs: of power the sum, of other signals the mean."""
+    """The latest value of all GPUs: of power the sum, if all are known, else the mean."""
     known = signal.means[np.isfinite(signal.means)]
-    if not len(known):
-        return None
-    return float(known.sum() if signal.unit == Unit.WATTS else known.mean())
+    if signal.unit == Unit.WATTS:
+        return float(known.sum()) if len(known) == len(signal.means) else None
+    return float(known.mean()) if len(known) else None
 
 
 def _means(curve: IntegralCurve | None, bounds: Int64, nothing: Float64) -> Float64:

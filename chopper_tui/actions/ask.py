@@ -207,15 +207,16 @@ def _is_question(screen: Explorer) -> bool:
     return bool(question_about(screen.view, screen.frame, screen.table.cursor))
 
 
-@action(ASK, "W", title="Why", hint="why", can=_can_explain)
-async def why(screen: Explorer, _: str) -> None:
-    """Explain why the row's GPU, or else the straggler, is late: each cause leads to its
+@action(ASK, "W", title="Why", takes="[GPU]", hint="why", can=_can_explain)
+async def why(screen: Explorer, argument: str) -> None:
+    """Explain why the GPU given, the row's, or else the straggler, is late: each cause leads to its
     evidence.
     """
     from chopper_core.views.shared.evidence import causes_of
 
     refuse_of_set(screen)
-    gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
+    named = int(argument) if argument.isdecimal() else _gpu_of_row(screen)
+    gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, named)
     arrow = f"{screen.table.glyphs.arrow} "
     options = [
         (card.address, (arrow if place > 0 else "") + card.text, "")
@@ -332,10 +333,11 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
         screen.left[_key_of(asked)] = Visit(replace(asked, window=window))
 
 
-@action(TABLE, "!", title="Notes and sources")
-async def notes(screen: Explorer, _: str) -> None:
+@action(TABLE, "!", title="Notes and sources", takes="[WORD]")
+async def notes(screen: Explorer, argument: str) -> None:
     """Show the notes on this table: what is left out, unknown, or estimated, and a message that had
-    no room; below them the run's sources: what was read, aligned and labelled."""
+    no room; below them what is missing from the run's files, and its sources: what was read,
+    aligned and labelled. With a word at the first line that has it."""
     from rich.text import Text
 
     width = reading_width(screen)
@@ -347,7 +349,7 @@ async def notes(screen: Explorer, _: str) -> None:
     if not parts:
         raise UsageError("there are no notes on this table")
     title = "Notes and sources" if shown else "Sources"
-    screen.read(title, Text("\n\n".join(parts)), passes_digits=True)
+    screen.read(title, Text("\n\n".join(parts)), passes_digits=True, at=argument)
 
 
 def _followed_notes(run: Run) -> list[str]:
@@ -362,6 +364,9 @@ def _sources_text(run: Run, width: int) -> str:
     from chopper_core.render import info
 
     lines: list[str] = []
+    missing = info.missing_of(run)
+    for line in [*(["missing", *(f"  {each}" for each in missing), ""] if missing else [])]:
+        lines += wrap(line, width, subsequent_indent="    ") or [""]
     for line in info.info_text(run, width).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += wrap(line, width, subsequent_indent=indent) or [""]

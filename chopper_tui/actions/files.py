@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.model.view import View
 from chopper_core.render.cells import crumb
 from chopper_core.sources.registry import natural_key
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import stop_unwanted
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.actions.program import open_command
@@ -23,24 +24,33 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _PAGE: Final = "html"
+_STEP: Final = late(r"step=(\d+)(?:\s+(.+))?$")
+_JSON: Final = ("perfetto",)
+"""Formats whose files are JSON."""
 _MOST_NEAR: Final = 500
 """Entries of a directory that are looked at: one on a network may hold millions."""
 
 
-@action(EXPORT, title="Export for another program", takes="FORMAT FILE")
+@action(EXPORT, title="Export for another program", takes="FORMAT [step=N] [FILE]")
 async def export(screen: Explorer, argument: str) -> None:
     """Write the run for another program: perfetto, chakra, parquet, tables and more. Within a step,
-    or with the cursor on one, formats that take a step write it alone, of all GPUs.
+    with the cursor on one, or with `step=N`, formats that take a step write it alone, of all GPUs.
     """
     from chopper_core.render.exports import EXPORTS, export_format
 
     refuse_of_set(screen)
     name, _, path = argument.partition(" ")
+    asked = _STEP.match(path)
     if not name:
         screen.say(f"the formats are {', '.join(EXPORTS)}")
         open_command(screen, "export ")
         return
     step = screen.step if "iteration" in export_format(name).TAKES else ""
+    if asked is not None:
+        step, path = (
+            asked[1],
+            asked[2] or await run_in_thread(_next_name, screen.view, name, asked[1]),
+        )
     if not path.strip():
         what = crumb("iteration", step) if step else "the run"
         screen.say(f"the file to write {what} to: :export {name} FILE")
@@ -48,6 +58,14 @@ async def export(screen: Explorer, argument: str) -> None:
         return
     screen.say(f"writing {path.strip()}")
     screen.say(await run_in_thread(_export, screen.run, step, name, _file(path)))
+
+
+def _next_name(view: View, name: str, step: str) -> str:
+    """A name for the file of a step, in this directory, that no file has."""
+    stem = f"{snapshot_stem(View(view.run))}-step-{step}"
+    suffix = "json" if name in _JSON else name
+    names = (f"{stem}{'' if number == 1 else f'-{number}'}.{suffix}" for number in range(1, 10_000))
+    return next(each for each in names if not os.path.lexists(each))
 
 
 def _export(run: Run, step: str, name: str, path: Path) -> str:

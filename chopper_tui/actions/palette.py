@@ -14,19 +14,22 @@ from chopper_core.columns.filter import only
 from chopper_core.columns.lookup import why_missing
 from chopper_core.columns.quantities import QUANTITIES
 from chopper_core.model import address
-from chopper_core.model.glossary import OPERATIONS
+from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.view import with_view
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import PLACES, SET_VIEWS, columns_of_view
 from chopper_core.views.find import names_found
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
-from chopper_tui.keymap import CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
+from chopper_tui.concepts import in_usual_words
+from chopper_tui.intents import meant
+from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
-from chopper_tui.search import Offer, found_among, is_titled
+from chopper_tui.search import Offer, found_among, is_titled, spaced
 from chopper_tui.spoken import can_look_through, going, place_named, spoken
 
 if TYPE_CHECKING:
@@ -37,6 +40,13 @@ _SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "l
 """What the palette offers first, after the seven places."""
 _MOST_CHECKED: Final = 12
 """Columns among the first hits of which it is found out whether the run has them."""
+_MOST_MEANT: Final = 3
+"""Answers of a question, the likeliest first."""
+_MEANING: Final = late(
+    r"(?:what (?:is|are)|define|explain|definition of|meaning of) (?!the |our |my )(?:an? )?(.+?)"
+    r"|what (?:does|do) (?:the )?(.+?)(?: column)? (?:mean|stand for)"
+)
+"""How people ask for the meaning of a word."""
 _MOST_ROWS: Final = 300_000
 """Activities of a run for which that takes no time."""
 _NOT_LIVE: Final = "no run is followed: it shows the latest sample"
@@ -45,50 +55,126 @@ _NOT_LIVE: Final = "no run is followed: it shows the latest sample"
 @action(CHOPPER, PALETTE_KEY, title="Search all of these")
 def palette(screen: Explorer, typed: str) -> None:
     """Search everything by name: places, actions, findings, figures and their columns, signals,
-    recent places; operations, kernels and classes of the run. It understands places (`step 11`,
-    `gpu 5 layer 3`, `gpu 5 vs 3`, `step 11 as the baseline`), rankings (`slowest layer of gpu 5`,
-    `worst gemm shape`, `p95 attention`), a tab of a place (`gpu 2 launch`), times (`1100 ms`,
-    `gpu 5 at 1100 ms`) and clocks (`1900 MHz`).
+    recent places; operations, kernels and classes of the run. It understands questions (`who holds
+    the others back`, `what is missing`), places (`step 11`, `gpu 5 layer 3`, `gpu 5 vs 3`, `step 11
+    as the baseline`), rankings (`slowest layer of gpu 5`, `worst gemm shape`, `p95 attention`), a
+    tab of a place (`gpu 2 launch`), times (`1100 ms`, `gpu 5 at 1100 ms`) and what a replay answers
+    (`1900 MHz`, `without the straggler`).
     """
+    _search(screen, "Search", typed)
+
+
+def answer(screen: Explorer, text: str, refusal: str = "") -> None:
+    """Offer what answers a question in words, below the reason why it is no command; where nothing
+    does, what can be asked. Raises UsageError with the reason alone where nothing answers."""
+    if knows(screen, text):
+        _search(screen, refusal or "Search", text)
+    elif refusal:
+        raise UsageError(refusal)
+    else:
+        _search(screen, f"Nothing here answers “{text}”. There is:")
+
+
+def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
+    """Whether something answers a text, all of it or most."""
+    return bool(_found(screen, _known(screen), text.lower().split(), is_whole=is_whole))
+
+
+def _search(screen: Explorer, title: str, typed: str = "") -> None:
     from chopper_tui.widgets.dialogs import Search
 
-    listed = [*_listed(screen)]
-    known = [*listed, *_findings(screen), *_figures(screen), *_names(screen)]
+    known, said = _known(screen), dict[str, str]()
 
     def found(words: Sequence[str]) -> Options:
-        return _options(_found(screen, known, words))
+        entries = _found(screen, known, words)
+        said.update((_key(each), each.says) for each in entries if each.says)
+        return _options(entries)
 
     def perform(key: str) -> None:
         action_id, _, argument = key.partition(" ")
         screen.action_perform(action_id, argument)
+        if key in said:
+            screen.steps.add(lambda: None if screen.status.is_error else screen.say(said[key]))
 
-    screen.choose("Search", _options(listed), None, perform, Search(found, typed))
+    screen.choose(title, _options(_listed(screen)), None, perform, Search(found, typed))
 
 
-def knows(screen: Explorer, text: str) -> bool:
-    """Whether the palette finds something for a text."""
-    known = [*_listed(screen), *_findings(screen), *_figures(screen), *_names(screen)]
-    return bool(_found(screen, known, text.lower().split()))
+def _known(screen: Explorer) -> list[Offer]:
+    return [*_listed(screen), *_findings(screen), *_figures(screen), *_names(screen)]
+
+
+def _key(entry: Offer) -> str:
+    return f"{entry.action} {entry.argument}"
+
+
+@action(ASK, title="Meaning", verb="define", takes="WORD")
+def explain_term(screen: Explorer, argument: str) -> None:
+    """Explain a column of any table, a quantity, an operation or a term (`:define % roof`)."""
+    from rich.text import Text
+
+    found = definition(screen, argument)
+    if found is None:
+        raise UsageError(f"no column, quantity, operation or term is called {argument!r}")
+    title, body = found
+    screen.read(title, Text(body))
 
 
 def _options(entries: Iterable[Offer]) -> Options:
-    return [(f"{each.action} {each.argument}", each.title, each.why) for each in entries]
+    return [(_key(each), each.title, each.why) for each in entries]
 
 
-def _found(screen: Explorer, known: list[Offer], words: Sequence[str]) -> list[Offer]:
-    """What a text says, then the entries that have its words, those without an answer last."""
+def _found(
+    screen: Explorer, known: list[Offer], words: Sequence[str], *, is_whole: bool = False
+) -> list[Offer]:
+    """What a text means as a question, what else it says, then the entries that have its words,
+    those without an answer last."""
     text, run = " ".join(words), screen.run
     if isinstance(run, SeveralRuns):
         return found_among(known, words)
     tabs = [each for each in known if each.action == "view" and each.title[:1].isdigit()]
-    said = spoken(run, screen.view, tabs, text)
+    said = spoken(run, screen.view, tabs, in_usual_words(text))
+    asked = meant(run, screen.view, text)
+    whole = [each.offer for each in asked if each.is_whole and not each.offer.lacks]
+    partly = [each.offer for each in asked if not each.is_whole and not each.offer.lacks]
+    lacking = [
+        each.offer._replace(why=f"not in this run: {each.offer.lacks}")
+        for each in asked
+        if each.offer.lacks
+    ]
     place = None if said else place_named(run, screen.view, text)
     others = [*([] if place is None else [place]), *_text_in_names(screen, text)]
-    hits = found_among([*known, *others], words, is_whole=bool(said))
+    is_whole = is_whole or bool(said or whole)
+    hits = found_among([*known, *others], words, is_whole=is_whole)
+    meaning = _meanings(screen, text)
     if _marks_unknown(run, known, hits):
-        hits = found_among([*known, *others], words, is_whole=bool(said))
+        hits = found_among([*known, *others], words, is_whole=is_whole)
     named = [each for each in hits if each in tabs and is_titled(each, words)]
-    return [*named, *said, *(each for each in hits if each not in named)]
+    found = dict[tuple[str, str], Offer]()
+    asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT]]
+    for each in [*named, *meaning, *asked_for, *hits, *lacking[:1]]:
+        found.setdefault((_key(each), each.title), each)
+    return [*found.values()]
+
+
+def _meanings(screen: Explorer, text: str) -> list[Offer]:
+    """What a word means that a text asks for: `what is % roof`, `what does lag mean`."""
+    found = _MEANING.fullmatch(text.strip(" ?!."))
+    word = next(filter(None, found.groups()), "") if found is not None else ""
+    explained = definition(screen, word) if word else None
+    if explained is None:
+        return []
+    title, body = explained
+    return [Offer(f"{title}: what it means", body, "explain_term", title)]
+
+
+def definition(screen: Explorer, word: str) -> tuple[str, str] | None:
+    """A column, quantity, term or operation of a name, with its definition; None: there is none."""
+    columns = (*screen.frame.columns, *screen.frame.more, *METRICS.values())
+    known = {title: text for each in columns for title, text in ((each.title, each.definition),)}
+    known |= {each.name: each.definition for each in QUANTITIES.values() if each.name not in known}
+    known = {**OPERATIONS, **TERMS, **known}
+    wanted = spaced(word)
+    return next((each for each in known.items() if spaced(each[0]) == wanted), None)
 
 
 def _marks_unknown(run: Run, known: list[Offer], hits: Sequence[Offer]) -> bool:

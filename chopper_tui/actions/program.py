@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
+from chopper_tui.actions.arguments import accepts
 from chopper_tui.actions.compare import refuse_of_set
-from chopper_tui.actions.palette import knows, palette
+from chopper_tui.actions.palette import answer, knows
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
     benchmark_line,
@@ -24,6 +25,7 @@ from chopper_tui.export import (
     write_snapshot,
 )
 from chopper_tui.keymap import CHOPPER, EXPORT, action, find_command
+from chopper_tui.search import FILLING
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 @action(CHOPPER, ":", title="Ask", hint="ask", while_busy=True)
 def command(screen: Explorer, _: str) -> None:
     """Ask in words, as ctrl+p does (`slowest layer`, `gpu 5 at 1100 ms`), or give a command: the
-    words after the colon in this list. Tab completes, ↑ ↓ recall."""
+    words after the colon in this list; a second colon says that it is one. Tab completes, ↑ ↓
+    recall."""
     open_command(screen)
 
 
@@ -45,21 +48,41 @@ def open_command(screen: Explorer, text: str = "") -> None:
     addresses = partial(address_completions, screen.run, screen.frame)
 
     def perform(text: str) -> Awaitable[None] | None:
-        if not text.strip():
+        text = text.strip()
+        if not text:
             return None
+        is_told, is_word = text.startswith(":"), len(text.split()) == 1
         try:
             found, argument = find_command(known, text)
         except UsageError:
-            if not knows(screen, text):
+            if is_told or (is_word and not knows(screen, text)):
                 raise
-            palette(screen, text)  # `:1900 mhz`, `:step 11`, `:softmax`
+            # `:1900 mhz`, `:step 11`, `:softmax`, `:who holds the others back`
+            no_clock = f"{text!r} is no clock: clock=2100 is one"
+            answer(screen, text, no_clock if text.startswith(_CLOCK) else "")
             return None
-        return found.handler(screen, argument)
+        perform = partial(found.handler, screen, argument)
+        if is_told or not argument or accepts(screen, found, argument):
+            return perform()
+        words, is_verb = argument.lower().split(), text.partition(" ")[0] == found.verb
+        is_plain = is_verb and not FILLING & {*words} and found.id not in _OF_FILES
+        if is_plain and (len(words) == 1 or not knows(screen, text, is_whole=True)):
+            return perform()  # Which refuses it: it is mistyped, and no question.
+        answer(screen, text)
+        return None
 
     def complete(text: str, _: str) -> Sequence[str]:
         return completions(text, known, arguments, addresses)
 
     screen.ask(":", text, perform, complete=complete)
+
+
+_OF_FILES: Final = ("open", "report")
+"""Actions that a word which is no file may have been meant for otherwise."""
+
+
+_CLOCK: Final = "clock="
+"""How a question about a clock begins, which isn't one where no number follows."""
 
 
 @action(CHOPPER, "?", title="Help")

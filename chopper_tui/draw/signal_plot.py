@@ -372,8 +372,10 @@ def _lane_lines(
 
 def _heat_meter(value: float, limit: float, cells: int, glyphs: Glyphs) -> Line:
     """How near to its limit a temperature is; heat is a state, whose past says little."""
+    if not np.isfinite(value):
+        return [(" " * cells, "text")]
     filled, empty = list(glyphs.meter)
-    full = min(round(value / (limit + _OVER) * cells), cells) if np.isfinite(value) else 0
+    full = min(round(value / (limit + _OVER) * cells), cells)
     ink = "alarm" if value >= limit else "warning" if value >= limit - _NEAR else "good"
     rest = (filled if glyphs.has_halves else empty) * (cells - full)
     return [(filled * full, ink), (rest, "shade")]

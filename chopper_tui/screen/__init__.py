@@ -470,10 +470,12 @@ class Explorer(ScreenParts):
 
         self.open_dialog(Chooser(title, options, current, search), then)
 
-    def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
+    def read(self, title: str, text: Text, *, passes_digits: bool = False, at: str = "") -> None:
+        """Show a text over the explorer, from the first line on that has the words of `at`."""
         from chopper_tui.widgets.reader import TextReader
 
-        self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
+        perform = self.action_perform
+        self.open_dialog(TextReader(title, text, perform, passes_digits=passes_digits, at=at))
 
     def ask(self, sign: str, text: str, entered: Answer[str], **options: Any) -> None:
         """Take a line of text at the bottom."""

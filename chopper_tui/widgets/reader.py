@@ -27,11 +27,13 @@ from chopper_tui.widgets.dialogs import Sought
 
 
 class TextReader(Sought[None]):
-    """A text, until a key closes it; `/` shows only what matches."""
+    """A text, until a key closes it; `/` shows only what matches, Enter then the first of it
+    in its place."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
-        Binding("enter,left,q,i,question_mark,h", "cancel", show=False),
+        Binding("enter", "keep", show=False),
+        Binding("left,q,i,question_mark,h", "cancel", show=False),
         Binding("down,j", "scroll_by(1)", show=False),
         Binding("up,k", "scroll_by(-1)", show=False),
         Binding("pagedown,ctrl+d,ctrl+f,space", "page(1)", show=False),
@@ -59,9 +61,12 @@ class TextReader(Sought[None]):
         perform: Callable[[str, str], None],
         *,
         passes_digits: bool = False,
+        at: str = "",
     ) -> None:
-        """Show a text; what closes it may perform an action: a click, or a digit for a view."""
+        """Show a text from the first entry on that has the words of `at`; what closes it may
+        perform an action: a click, or a digit for a view."""
         super().__init__()
+        self._at = at.lower().split()
         self._title = title
         self._text = text
         self._perform = perform
@@ -88,6 +93,30 @@ class TextReader(Sought[None]):
     def _entries(self) -> list[Text]:
         """Those of the text; splitting it for each key of a burst took seconds."""
         return _entries(self._text)
+
+    def on_mount(self) -> None:
+        if self._at:
+            self.call_after_refresh(self._go_to, self._at)
+
+    def action_keep(self) -> None:
+        """Go to the first entry that has what is searched for, in the whole text; without a search
+        close it."""
+        if not self.is_typing:
+            self.action_cancel()
+            return
+        words = self.search_text.split()
+        self.is_typing = False
+        self._type("")
+        self.call_after_refresh(self._go_to, words)
+
+    def _go_to(self, words: Sequence[str]) -> None:
+        """Put the first entry with some words at the top."""
+        lines = 0
+        for entry in self._entries:
+            if all(word in entry.plain.lower() for word in words):
+                self._box.scroll_to(y=lines, animate=False)
+                return
+            lines += entry.plain.count("\n")
 
     def action_scroll_by(self, lines: int) -> None:
         self._box.scroll_relative(y=lines, animate=False)

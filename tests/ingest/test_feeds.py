@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import pytest
 
 from chopper_core.columns import Values
 from chopper_core.ingest import feeds
-from chopper_core.ingest.feeds import FeedCall, ToolFeed, node_feed, scrape_feed
+from chopper_core.ingest.feeds import FeedCall, LibraryFeed, ToolFeed, node_feed, scrape_feed
 from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, GpuLanes
@@ -29,7 +30,9 @@ from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
 from chopper_core.model.units import Unit
+from chopper_core.record.gpus import GpuLibrary, GpuProcess, Sample
 from chopper_core.record.hooks.step_ring import StepRing
+from chopper_core.record.manifest import RecordedGpu
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry import dcgm
@@ -279,6 +282,66 @@ def test_fan_and_processes_come_from_the_tools(
     telemetry = read_source(path, Family.TELEMETRY)
     ((samples,),) = (own for (_, name), own in telemetry.signals.items() if name == "fan_pct")
     assert samples.value.tolist() == [20.0]
+
+
+class HalfLost(GpuLibrary):
+    """Two GPUs, of which the second is lost after its first sample."""
+
+    module = "amdsmi"
+    columns = ("power_w",)
+
+    def __init__(self) -> None:
+        self._handles, self._missing = [0, 1], set()
+        self.failed, self.errors, self.calls = {}, {}, 0
+
+    def devices(self) -> list[RecordedGpu]:
+        return [RecordedGpu(0), RecordedGpu(1)]
+
+    def sample(self, *, is_full: bool = True) -> Iterator[Sample]:
+        self.calls += 1
+
+        def power(gpu: int) -> float:
+            if gpu and self.calls > 1:
+                raise OSError("the GPU is\nlost")
+            return 500.0 + self.calls + gpu
+
+        for gpu in (0, 1):
+            watts = self.number(gpu, "power", power)
+            if watts != "":
+                yield Sample(gpu, (watts,), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    def processes(self) -> Iterator[GpuProcess]:
+        return iter(())
+
+
+def test_a_gpu_that_gives_nothing_has_the_error_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = LibraryFeed(HalfLost(), tmp_path / "gpus.csv")
+    follower = Follower(str(tmp_path))
+    follower.feeds = (feed,)
+    try:
+        run = follower.open()
+        time.sleep(0.001)
+        assert follower.tail() and not feed.silent  # It may answer again.
+        monkeypatch.setattr(feeds, "_LATE_S", 0.0)
+        since = r"no sample since \d\d:\d\d:\d\d: power of GPU 1: OSError: the GPU is lost"
+        assert follower.tail() and re.fullmatch(since, feed.silent[1]) and len(feed.silent) == 1
+        frame = query(follower.run or run, parse(f"{tmp_path}:?view=live"))
+        lanes, cards = frame.charts
+        assert isinstance(lanes, GpuLanes) and isinstance(cards, Cards)
+        assert [card.text for card in cards.cards] == [feed.silent[1]]
+        watts = lanes.signals[0].means.tolist()
+        assert lanes.whole == (sum(watts),) and watts[1] == 502.0 < watts[0]
+        # A sum over all GPUs is unknown where one of them is.
+        follower.recent._came_s["power_w", 1] -= 20
+        (lanes, _) = query(follower.run or run, parse(f"{tmp_path}:?view=live")).charts
+        assert isinstance(lanes, GpuLanes) and lanes.whole == (None,)
+        assert [*np.isfinite(lanes.signals[0].means)] == [True, False]
+        one = query(follower.run or run, parse(f"{tmp_path}:?view=live&of=gpu:1"))
+        assert feed.silent[1] in one.notes
+    finally:
+        follower.close()
 
 
 def test_a_driver_that_hangs_holds_up_nobody(

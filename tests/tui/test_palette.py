@@ -63,9 +63,9 @@ FIRST: Final = (
     ("gpu 2 launch", "Losses · launch of GPU 2"),
     ("gpu 2 host", "Longest gap of GPU 2"),
     ("host gap", "Longest gap of the run"),
-    ("frequency drop", "Figure: low clock"),
-    ("energy per token", "Figure: token energy"),
-    ("tokens per second", "Figure: tokens/s"),
+    ("frequency drop", "When the clock of GPU 3 is low"),
+    ("energy per token", "Power: energy of a token and of a step"),
+    ("tokens per second", "Throughput: tokens/s in all and per GPU"),
 )
 """What is typed, and the first entry then."""
 

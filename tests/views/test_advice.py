@@ -24,6 +24,8 @@ CASES = (
     ("garbage collection on all GPUs", "module", "gc.freeze()", "gc.collect()"),
     ("data late on all GPUs", "module", "Raise num_workers", "persistent_workers"),
     ("an allocator that retries", "module", "the driver", "hip"),
+    ("a step that compiles", "module", "torch._dynamo.mark_dynamic", "TORCH_LOGS=recompiles"),
+    ("a stall after the optimizer", "module", "with_stack=True", "Python frames"),
     ("copies from pageable memory", "module", "pin_memory=True", "HtoD"),
 )
 

@@ -93,6 +93,8 @@ ABOUT = {
     "products": {"kernel_ns"},
     "queue-bound": {"idle_queued_ns"},
     "slow-link": {"bus_gbps"},
+    "slow-start": {"kernel_ns"},
+    "small-kernels": {"kernel_ns"},
     "slow-stage": {"kernel_ns", "idle_host_ns"},
     "straggler": {
         "delay_ns",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import ElementType, specifications
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind
+from chopper_core.model.table import Kind, Phase
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.support import Row, run_of
@@ -64,9 +64,63 @@ def test_attention_with_a_softmax_of_its_own_isnt_fused() -> None:
     softmax = "void softmax_warp_forward<float, float, float, 12, false, true>"
     row = row_of(steps_of([("mm", GEMM, 90 * US), ("sdpa", softmax, 5 * US)]), "unfused-attention")
     assert row is not None and row["cost_ns"] == 8 * 5 * US
+    # Between the two products, not what comes after them.
+    cast = "void at::native::bfloat16tofloat32_copy_kernel"
+    parts = [("scores", GEMM, 90), ("to", cast, 4), ("softmax", softmax, 5), ("drop", "dropout", 2),
+             ("values", GEMM, 90), ("norm", "layer_norm", 20)]  # fmt: skip
+    run = steps_of([(name, kernel, us * US) for name, kernel, us in parts])
+    row = row_of(run, "unfused-attention")
+    assert row is not None and row["cost_ns"] == 8 * (4 + 5 + 2) * US
     loss = "void cunn_SoftMaxForward<8, float, float, float, LogSoftMaxForwardEpilogue>"
     run = steps_of([("mm", GEMM, 90 * US), ("cross_entropy", loss, 5 * US)])
     assert row_of(run, "unfused-attention") is None
+
+
+@pytest.mark.parametrize(("number", "phase", "named"), [
+    (300, Phase.OPTIMIZER, True), (20, Phase.OPTIMIZER, False), (300, Phase.BACKWARD, False),
+])  # fmt: skip
+def test_optimizers_in_many_small_kernels_cost_their_time(
+    number: int, phase: Phase, named: bool
+) -> None:
+    rows, now = [], 0
+    for step in range(3):
+        rows.append(Row(now, 20_000 * US, iteration=step, operation="mm", kernel=GEMM))
+        now += 20_000 * US
+        for _ in range(number):
+            rows.append(Row(now, 4 * US, iteration=step, phase=phase, operation="aten::mul_"))
+            now += 5 * US
+    row = row_of(run_of(rows), "small-kernels")
+    assert (row is not None) == named
+    if row is not None:
+        assert row["cost_ns"] == pytest.approx(number * 4 * US, rel=0.3)
+        assert row["group"] == "could be better" and "aten::mul_" in str(row["detail"])
+
+
+@pytest.mark.parametrize(("excess", "until_us", "named"), [
+    (0.5, 4_000, True), (0.02, 4_000, False), (0.5, 1_000_000, False), (0.0, 1, False),
+])  # fmt: skip
+def test_steps_that_begin_slowly_cost_what_kernels_take_longer_there(
+    excess: float, until_us: int, named: bool
+) -> None:
+    names = ("q", "k", "v", "out", "up", "down")
+    rows, now, lost = [], 0, 0
+    for step in range(6):
+        begin = now
+        for layer in range(50):
+            for place, name in enumerate(names):
+                usual = (40 + 5 * place) * US
+                left = max(0.0, 1 - (now - begin) / until_us / US)
+                took = round(usual * (1 + excess * left))
+                lost += took - usual
+                rows.append(Row(now, took, iteration=step, layer=layer, operation=name,
+                                kernel=f"{GEMM}_{name}"))  # fmt: skip
+                now += took
+        now += 2_000 * US
+    row = row_of(run_of(rows), "slow-start")
+    assert (row is not None) == named
+    if row is not None:
+        assert row["cost_ns"] == pytest.approx(lost / 6, rel=0.25)
+        assert "in the first" in str(row["detail"])
 
 
 @pytest.mark.parametrize("wide_us", [80, 1])

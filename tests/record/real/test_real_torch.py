@@ -43,10 +43,10 @@ def run(folder: Path, script: str, *arguments: str, recorded: bool) -> tuple[int
     found = subprocess.run(
         command,
         cwd=HERE,
-        env={**os.environ, "PYTHONPATH": str(ROOT) if recorded else ""},
+        env={**os.environ, "PYTHONPATH": str(ROOT) if recorded else "", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     return found.returncode, lines(found.stdout), found.stderr
@@ -160,6 +160,31 @@ def test_loops_of_libraries(check, style: str, forwards: int) -> None:
         assert steps(names) == window()
         assert names["lm_head"] == names["embed_tokens"] == forwards * TRACED
         assert names["self_attn.qkv_proj"] == LAYERS * forwards * TRACED
+
+
+@pytest.mark.parametrize("library", ["deepspeed", "torchtitan", "trl"])
+def test_loops_by_the_libraries_themselves(library: str, tmp_path: Path) -> None:
+    """Where TORCH has them: ZeRO-2 of DeepSpeed, an optimizer that steps others, a Trainer.
+
+    Each accumulates two forwards per step.
+    """
+    if subprocess.run([PYTHON, "-c", f"import {library}"], capture_output=True).returncode:
+        pytest.skip(f"{PYTHON} has no {library}")
+    plain = run(tmp_path, "libraries", library, recorded=False)
+    code, output, said = run(tmp_path, "libraries", library, recorded=True)
+    times = re.compile(r"'train_(?:runtime|\w+_per_second)': '[\d.]+',? ?|\d+it/s")
+    assert code == plain[0] == 0, said
+    assert times.sub("", output) == times.sub("", plain[1])
+    found = read_manifest(tmp_path / "run")
+    assert found is not None and not any(process.errors for process in found.processes)
+    for rank in (0, 1):
+        own, names = annotations(tmp_path / "run" / f"step{SKIP}" / f"rank{rank}.json.gz")
+        assert own == rank and steps(names) == window()
+        assert names["lm_head"] == names["Layer_0"] == names["Layer_1"] == 2 * TRACED
+    rings = [read_ring(path) for path in (tmp_path / "run" / "steps").glob("*.ring")]
+    for ring in rings:
+        assert ring.step.tolist() == list(range(len(ring))) and STEPS - 2 <= len(ring) <= STEPS
+    assert len(rings) == 2
 
 
 def with_kernels(trace: Path) -> None:

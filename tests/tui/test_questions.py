@@ -1,0 +1,327 @@
+"""Questions in words at the colon: a question of engineers in wordings that nobody trained for,
+each answered by its first entry, whose screen has the figure."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from textual.widgets import OptionList
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.view import Baseline, View
+from chopper_tui.actions.palette import _found, _known
+from chopper_tui.widgets.dialogs import Chooser
+from chopper_tui.widgets.reader import TextReader
+from tests.demo import demo_run
+from tests.tui.explorer import Driven, explorer, measured_run
+
+SIZE: Final = (80, 24)
+
+ANSWERS: Final = """
+go …sort=-elapsed_ns
+    which transformer block takes longest in bwd on rank 5
+    on gpu 5, what layer of the backward pass is the slowest?
+    gpu 5 slowest layers during backprop
+go demo_data/fsdp2?view=lost&by=name
+    top 5 kernels by lost time
+    least efficient kernels
+    which kernels are furthest from the roofline
+go demo_data/fsdp2:gpu=5?view=timeline&metric=gfx_mhz&at=0ns
+    since when is gpu 5 throttled
+    at what time does the frequency of rank 5 fall
+    when did the clocks dip
+go demo_data/fsdp2?view=comms&by=operation
+    exposed comm per operation
+    which collective is not hidden, and under which operation
+    non-overlapped communication by op
+go demo_data/fsdp2?view=lost&by=shape&filter=gemm
+    which matmul size is the least efficient
+    gemm shapes with most time lost
+    worst matrix sizes
+go demo_data/fsdp2?view=throughput
+    tokens/s in total and per gpu
+    how many tokens a second does each gpu process
+    speed in tokens per second
+go demo_data/fsdp2?view=overview
+    what model flops utilisation do we reach
+    how good is our MFU
+go demo_data/fsdp2?view=power
+    joules per token
+    energy for one token
+    how much energy does a step use
+copy_view
+    copy this as markdown
+    markdown table for a ticket
+    paste this table into a github issue
+find softmax
+    in which layers is the softmax kernel called
+    where are the softmax kernels executed
+go …gpu=5?view=timeline&at=1100000000ns
+    what was gpu 5 doing at 1100 ms
+    queue depth on rank 5 at 1.1 s
+    what waits in the queue of gpu 5 around 1,100 ms
+go demo_data/fsdp2?columns=peak_vram_bytes
+    how much memory do we use at most
+    what takes the vram
+    hbm high water mark
+go …base=iteration=11
+    use iteration 11 as the reference for 12
+    step 12 with step 11 as baseline
+export perfetto step=12
+    perfetto trace of a single iteration
+    dump a step to perfetto
+export perfetto step=11
+    export step 11 to perfetto
+report
+    make an html page for my colleagues
+    generate a report
+open
+    load a different trace
+    switch to another run
+go …sort=-p95_ns&filter=class:attention
+    95th percentile of flash attention
+    attention p95 duration
+what_if clock=1900
+    what if clock 1900
+    step time if the gpus ran at 1.9 ghz
+    predict the step with a clock of 1,900 MHz
+go …gpu=5?view=compare&base=gpu=3
+    difference between rank 5 and rank 3
+    how does gpu 5 differ from gpu 3
+    gpu 5 versus 3
+go …model_roof_pct<57
+    matmuls below 57% of roof
+    which gemms reach less than 57 percent of their roofline
+go …gpu=2?view=timeline&from=…
+    what is the cpu doing while gpu 2 is idle
+    host work during the bubble on gpu 2
+    python activity in the longest gap of rank 2
+why 5
+    what is wrong with gpu 5
+    reason that rank 5 lags
+    explain why gpu 5 is slower
+what_if no stragglers
+    how fast would we be without the slow gpu
+    what would the step take with no stragglers
+    step time if no gpu were late
+what_if gpu:5 as peers
+    what if gpu 5 were as fast as the others
+    step if rank 5 was like its peers
+what_if comm x0.5
+    with twice the bandwidth
+    what if the network were twice as fast
+what_if no host gaps
+    how long would a step be without host gaps
+go demo_data/fsdp2?view=losses
+    where does the step time go up to the ideal step
+    waterfall from ideal to measured
+    how much does a step lose in total
+go demo_data/fsdp2?view=overheads&by=operation&sort=-frequency_ns
+    operations by low clock
+    which ops suffer from throttling
+    lost to the clock per operation
+go demo_data/fsdp2?view=ranks
+    which gpu do the others wait for
+    cost of the straggler in ms
+    who keeps everyone waiting
+go demo_data/fsdp2?view=power&sort=-mean_power_w
+    are we power limited
+    is any gpu throttled
+    power draw against the cap
+go demo_data/fsdp2?view=findings
+    biggest saving
+    what is the best optimisation to do
+    what should we improve first
+go …gpu=0/iteration=11?view=timeline&from=…
+    what happens between the fwd and the bwd pass
+    gap between forward and backward on the time axis
+go demo_data/fsdp2?view=comms&by=kind
+    is all_gather bandwidth bound or does it wait
+    all_gather network or waiting
+    is nccl slow or waiting
+go demo_data/fsdp2?view=overlap
+    do collectives slow down the matmuls
+    how much slower are gemms while nccl runs
+    gemm slowdown due to overlapping communication
+go demo_data/fsdp2?view=cpu&by=core
+    cpu affinity of ranks
+    which cpu core is rank 3 pinned to
+    cores of the launch threads
+notes missing
+    what data do we lack
+    what can't be known from these files
+    what is missing
+notes sources
+    which files were loaded
+    what was read
+notes +/-
+    how are the clocks synchronised
+    alignment of the telemetry
+explain_term % roof
+    what is % roof
+    meaning of % roof
+help
+    what does this column mean
+"""
+"""The entry that comes first, `…` for any beginning or end, and the wordings that it answers."""
+OF_BOTH: Final = """
+go …view=compare&by=layer&base=demo_data/fsdp1
+    where do the two runs differ
+    which layers got slower
+    differences per layer
+go …sort=-kernel_ns_delta&base=demo_data/fsdp1
+    which kernels regressed
+    kernels slower than in the baseline
+    kernels that got slower
+"""
+
+
+@cache
+def both() -> Run:
+    other = demo_run("fsdp1")
+    return replace(demo_run(), others={other.name: other})
+
+
+def asked(text: str) -> list[tuple[str, str]]:
+    pairs, key = [], ""
+    for line in text.strip("\n").splitlines():
+        if line.startswith("    "):
+            pairs.append((line.strip(), key))
+        else:
+            key = line
+    return pairs
+
+
+@pytest.mark.parametrize(("run", "text"), [(demo_run, ANSWERS), (both, OF_BOTH)])
+async def test_questions_are_answered_by_the_first_entry(run: object, text: str) -> None:
+    own = run()  # type: ignore[operator]
+    base = Baseline(next(iter(own.others))) if own.others else None
+    async with explorer(SIZE, own, View(own.name, name="overview", baseline=base)) as at:
+        known, wrong = _known(at.explore), {}
+        for wording, key in asked(text):
+            found = _found(at.explore, known, wording.lower().split())
+            first = f"{found[0].action} {found[0].argument}".rstrip() if found else ""
+            pattern = re.escape(key).replace("…", ".*")
+            if not re.fullmatch(pattern, first):
+                wrong[wording] = first
+        assert wrong == {}
+
+
+async def answered(at: Driven, question: str) -> str:
+    """The screen after the question and its first entry."""
+    await at.command(question)
+    assert isinstance(at.app.screen, Chooser), (question, at.status)
+    await at.press("enter")
+    return " ".join(at.text().split())
+
+
+def in_steps(run: Run) -> np.ndarray:
+    return ~np.isin(run.table.iteration, [NO_LABEL, *run.cut_iterations])
+
+
+async def test_the_figure_that_was_asked_for_is_on_the_screen() -> None:
+    run = demo_run()
+    table, own = run.table, in_steps(run)
+    view = View(run.name, name="overview")
+    async with explorer(SIZE, run, view) as at:
+
+        async def screen(question: str) -> str:
+            await at.explore.go(at.explore.trail_to(view))
+            await at.settle()
+            return await answered(at, question)
+
+        # The queue of a GPU: kernels launched, and not yet started.
+        text = await screen("how many kernels are queued on rank 5 at 1,100 ms")
+        assert "1809 in queue" in text
+        # The end of forward on GPU 0 is where its backward begins: activities in time order.
+        text = await screen("what lies between forward and backward")
+        rows = np.flatnonzero(
+            own & (table.gpu == 0) & (table.iteration == 11) & (table.kind == Kind.COMPUTE)
+        )
+        phases = [table.text_of("phase", int(table.phase[row])) for row in rows]
+        forward = rows[[each == "forward" for each in phases]]
+        end = int((table.start_ns + table.duration_ns)[forward].max()) - run.origin_ns
+        assert f"forward ends at {end / 1e6:.1f} ms" in text
+        # The clock of GPU 5 against the median of the others, over its samples.
+        text = await screen("since when does gpu 5 run at a lower clock")
+        curves = run.signal("gfx_mhz").curves
+        ends = np.array([run.origin_ns, run.end_ns])
+        means = {gpu: float(curves[gpu].means(ends)[0]) for gpu in curves}
+        mean = means.pop(5)
+        usual = float(np.median([*means.values()]))
+        said = re.search(r"low from the first sample on: ([\d,]+) MHz, ([\d.]+) % below", text)
+        assert said and float(said[1].replace(",", "")) == pytest.approx(mean, rel=0.003)
+        assert float(said[2]) == pytest.approx(100 * (1 - mean / usual), abs=0.3)
+        text = await screen("how much HBM at the peak?")
+        peak = max(
+            float(curve.interval_values()[np.isfinite(curve.interval_values())].max())
+            for curve in run.signal("vram_bytes").curves.values()
+        )
+        assert f"{peak / 1e9:.1f} GB" in text and "isn't recorded" in text
+        text = await screen("which core does the launch thread of rank 3 use")
+        assert "Not recorded: no file of this run says on which core" in text
+        text = await screen("how long is a step at 1,900 MHz if we could")
+        assert re.search(r"step 628\.\d ms instead of 739\.9", text)
+        text = await screen("are we network bound or waiting in all_gather")
+        assert "105.3" in text and "55.9" in text
+        text = await screen("what is % roof?")
+        assert "model" in text and isinstance(at.app.screen, TextReader)
+        await at.press("escape")
+        text = await screen("what don't we know")
+        assert "no counters of GPU 1-4, 6-7" in text
+        await at.press("escape")
+        text = await screen("how were clocks synced")
+        assert "1776349187.015923" in text
+        await at.press("escape")
+
+
+async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        before = at.frame.view
+        for question in (
+            "kernels that lose most to the roof",
+            "what is missing",
+            "open another run",
+            "find out why gpu 3 is late",
+            "sort out the slowest kernels",
+            "report which gpu is late",
+            "at what time does the clock drop",
+            "go back to where i was",
+        ):
+            await at.command(question)
+            assert isinstance(at.app.screen, Chooser), (question, at.status)
+            await at.press("escape", "escape")
+            assert at.frame.view == before
+        # A command with its argument acts; one that is mistyped says so.
+        await at.command("sort name")
+        assert at.frame.sort == "name"
+        await at.command("sort foo")
+        assert at.app.screen is at.explore and "unknown column 'foo'" in at.status
+        await at.command(":sort out the kernels")
+        assert at.app.screen is at.explore and at.explore.status.is_error
+        await at.command("define spaghetti")
+        assert "no column, quantity, operation or term is called 'spaghetti'" in at.status
+        # Nothing answers: what there is to ask stands below the sentence.
+        await at.command("how is the weather")
+        assert isinstance(at.app.screen, Chooser)
+        assert "Nothing here answers “how is the weather”" in at.text()
+        assert at.app.screen.query_one(OptionList).option_count > 7
+
+
+async def test_a_search_in_the_notes_stays_at_its_first_hit() -> None:
+    run = demo_run()
+    async with explorer(SIZE, run, View(run.name)) as at:
+        await at.press("!", "/")
+        await at.type("label coverage")
+        await at.press("enter")
+        assert isinstance(at.app.screen, TextReader)
+        lines = [line for line in at.lines() if "label coverage" in line]
+        assert lines and "phase" in at.text()
+        await at.press("enter")
+        assert at.app.screen is at.explore
