@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -19,6 +21,7 @@ from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.render.cells import column_texts
 from chopper_core.render.exports import EXPORTS
+from chopper_core.sources.registry import natural_key
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
@@ -131,6 +134,17 @@ def _file_completions(text: str) -> list[str]:
         return []
     known = filter(str.isprintable, found)
     return [os.path.join(folder, each) for each in islice(known, _MAX_OFFERED)]
+
+
+def runs_next_to(name: str) -> list[Path]:
+    """Directories and stores next to a run's own, by name; others are opened by their path."""
+    run = Path(name)
+    own = run if run.is_dir() else run.parent
+    with suppress(OSError), os.scandir(own.resolve().parent) as entries:
+        found = [Path(each.path) for each in islice(entries, _MAX_OFFERED) if each.is_dir()]
+        others = [path for path in found if path.name[0] != "." and path != own.resolve()]
+        return sorted(others, key=lambda path: natural_key(path.name))
+    return []
 
 
 def filter_terms(frame: Frame) -> tuple[str, ...]:

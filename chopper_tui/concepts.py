@@ -13,6 +13,19 @@ from chopper_tui.search import spaced, stem
 _CONCEPTS: Final = """
     again
         back return returns undo before
+    compute
+        compute gemm gemms matmul attention kernel kernels vector elementwise
+    hardware
+        hardware how_many_gpus how_many_ranks gpu_type gpu_model world_size device devices
+    steady
+        steady steadiness variance variation varies vary jitter noise noisy reproducible stable
+        stability deterministic determinism fluctuate fluctuates
+    message
+        message messages
+    training
+        loss_curve trainer log goodput convergence
+    expert
+        expert experts moe router routing
     all
         total sum whole together
     aligned
@@ -37,7 +50,8 @@ _CONCEPTS: Final = """
         communication comm comms collective collectives nccl rccl network all_gather allgather
         all_reduce allreduce reduce_scatter reducescatter all_to_all alltoall interconnect
     compare
-        compare compared differ differs difference differences different diff changed change changes
+        new removed gone compare compared differ differs difference differences different
+        diff changed change changes
         delta versus vs against
     copy
         copy paste clipboard
@@ -56,15 +70,16 @@ _CONCEPTS: Final = """
     energy
         energy joule joules j watt_hours
     exposed
-        exposed unhidden unoverlapped not_hidden isn't_hidden aren't_hidden not_overlapped
-        isn't_overlapped non-overlapped non_overlapped nothing_hides exposure
+        exposed unhidden unoverlapped not_hidden not_overlapped
+        non-overlapped non_overlapped nothing_hides exposure
     files
         file files source sources input inputs trace traces data
     first
         first most biggest top priority worth best largest main
     fix
         fix fixed improve improvement optimise optimize optimisation optimization tackle advice
-        recommend recommendation recommendations suggestion suggestions todo bottleneck bottlenecks
+        would_help help_most recommend recommendation recommendations suggestion suggestions
+        todo bottleneck bottlenecks
     gap
         gap gaps bubble bubbles idle idles stall stalls stalled hole holes
     gemm
@@ -90,11 +105,12 @@ _CONCEPTS: Final = """
     lossy
         lose loses losing lost loss losses inefficient inefficiency least_efficient wasteful waste
         wasted wastes far_from farthest furthest improvable headroom least_efficiently suffer
-        suffers worst poor poorly bad badly underperform underperforms away
+        leave leaves on_the_table distance suffers worst poor poorly bad badly underperform
+        underperforms away
     markdown
         markdown md
     memory
-        memory vram hbm ram footprint
+        memory vram hbm ram footprint out_of_memory oom
     missing
         missing lack lacks lacking absent unknown unrecorded not_known not_know don't_know
         not_recorded not_in unavailable blind_spots gaps_in_data caveats caveat limitations
@@ -143,17 +159,20 @@ _CONCEPTS: Final = """
     shape
         shape shapes size sizes dimension dimensions
     since
-        when since moment instant from_when what_time which_time
+        when since start starts started begin begins began moment instant from_when
+        what_time which_time
     slow
         slow slower slowest longest long slowdown slows expensive costliest costly time_consuming
         most_time heaviest takes_longest regress regressed regression regressions longer worse
-        got_slower
+        got_slower impact effect influence affect affects
     speed
-        throughput fast tokens/s speed
+        throughput fast faster tokens/s speed
     step
         step steps iteration iterations
     switch
         another different other
+    table
+        table tables view rows
     ticket
         ticket issue
     throttled
@@ -167,12 +186,12 @@ _CONCEPTS: Final = """
     wait
         wait waits waiting waited
     where
-        where place places which_layer which_layers which_phase in_which
+        where place places location located which_layer which_layers which_phase in_which
     why
-        why reason reasons cause causes caused explain explanation wrong matter
+        up_with problem why reason reasons cause causes caused explain explanation wrong matter
     work
         work works working does doing did happen happens happening run runs running executed called
-        lie lies
+        call calls lie lies
         invoked launched
     write
         write export save dump produce make generate create
@@ -192,8 +211,11 @@ _USUAL: Final = """
     gemm shape
         gemm size, gemm sizes, matmul size, matmul sizes, matmul shape, matmul shapes,
         problem size, problem sizes, matrix size, matrix sizes
+    energy per token
+        j/token, mj/token, j/tok, joules/token
     worst
-        least efficient, most inefficient, least efficiently, lose most, loses most, lose the most,
+        lowest efficiency, lowest % roof, least % roof, lowest roof, least efficient, most
+        inefficient, least efficiently, lose most, loses most, lose the most,
         loses the most, most time lost, most lost time, most improvable, worst performing
     slowest
         longest, takes longest, takes the longest, most time, most expensive, costliest
@@ -207,6 +229,22 @@ _USUAL: Final = """
         percent, per cent
     without
         w/o
+    what is
+        what's, whats
+    who is
+        who's
+    do not
+        don't
+    is not
+        isn't
+    are not
+        aren't
+    can not
+        can't, cannot
+    by layer
+        layer by layer, layer-by-layer
+    by step
+        step by step
 """
 """A word of Chopper's, and other words for the same."""
 BASELINE: Final = frozenset(("baseline", "reference", "regressed", "regression", "regressions"))

@@ -21,7 +21,7 @@ from chopper_core.util.patterns import late, listed_entries
 from chopper_core.views import view_spec
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import splits_of
-from chopper_tui.concepts import BASELINE, said_concepts
+from chopper_tui.concepts import BASELINE, in_usual_words, said_concepts
 from chopper_tui.places import question_of_place
 from chopper_tui.search import FILLING, Offer, spaced
 from chopper_tui.spoken import Asked, asked_in, at_place, going
@@ -44,8 +44,9 @@ _ANSWERS: Final = """
         lossy clock split; clock split; clock cost split; lossy drop split; lossy clock
         + drop first time cost per lossy slow
     @clock_drop | When the clock is low
-        clock since drop; clock since; drop since; clock drop
-        + gpu time slow hot why
+        clock since drop; clock since; drop since; clock drop; throttled drop since; clock time
+        ; clock gpu
+        + gpu time slow hot why throttled
     view=lost&by={split:name} | {Split:name} by time lost to the roof
         roof lossy; kernel lossy; shape lossy; roof slow; kernel roof
         + first kernel shape time peak use all
@@ -53,30 +54,61 @@ _ANSWERS: Final = """
         exposed comm; exposed; exposed split
         + all per comm others cost time
     view=comms&by=kind | Communication: own wait, transfer and bus bandwidth by kind
-        comm wait; comm bandwidth; comm slow; comm bound; comm why
+        comm wait; comm bandwidth; comm slow; comm bound; comm why; comm slow why
         + time bandwidth wait bound network others cost gap
     view=overlap | Overlap: how much longer with communication next to it
-        gemm slow comm; kernel slow comm; comm overlap; slow overlap; attention slow comm
+        gemm slow comm; kernel slow comm; slow comm split; comm overlap; slow overlap;
+        attention slow comm
         ; held comm gemm; overlap
-        + gemm kernel attention time use drop all why cost work
+        + gemm kernel attention time use drop all why cost work split
     view=kernels&sort=-kernel_ns_delta | Kernels by their difference from the baseline
         slow kernel baseline; compare kernel baseline
         + compare run time use all first others two per
     view=compare&by={split:layer} | Compare the runs by {split:layer}
-        compare run; compare split; slow split baseline; compare baseline
-        + all time others slow two step
+        compare run; compare split; slow split baseline; compare baseline; run split baseline
+        ; slow baseline; why run baseline; why speed baseline
+        + all time others slow two step again speed why
     view=ranks | Ranks: who is late, and what the others wait
         others wait; held others; late; late cost; wait gpu; others held again; held again
+        ; late why; slow gpus; compare others; wait first; wait time; wait gpus
         + gpu others cost time all wait why slow again who
     @why | Why a GPU is slow
-        why gpu slow; why gpu late; why gpu hot; why gpu; why slow
+        why gpu slow; why gpu late; why gpu hot; why gpu
         + others drop held
     view=losses | Losses: from the ideal to the measured step, in one sum
-        step lossy; ideal; time lossy; step ideal; all lossy
-        + step all time per lossy up where cost
-    view=launch&by={split:gpu} | Launch: time lost to the host, queue and launches
-        host lossy; launch lossy; queue lossy; idle lossy
-        + time all per cost
+        where time; where time step; step lossy; why step slow; why step lossy; ideal; time
+        lossy; step ideal; all lossy;
+        ideal lossy step; ideal lossy
+        + step all time per lossy up where cost compare
+    view=overheads&by={split:operation} | {Split:operation} by what compute loses to the ideal
+        why compute lossy; why compute slow
+        + gemm kernel attention slow lossy time all
+    view=launch&by={split:gpu} | Launch: idle time, and what the GPUs wait for before they start
+        host lossy; host held; host fix; launching lossy; queue lossy; gap lossy; gap time;
+        gap split; host slow
+        ; host bound; launching bound; launching slow; launching late; launching time; gap first
+        + time all per cost gpu host cpu bound keep
+    view=power&sort=-mean_hot_c | Power and temperature of each GPU, the hottest first
+        hot gpu; hot
+        + first late why
+    view=determinism | Steadiness: how clocks, power and durations vary
+        steady step; steady gpu; steady time; steady clock; steady kernel; steady
+        + time clock power step gpu kernel between per run
+    view=roofline | Shapes next to their roof, and what bounds each
+        memory bound; roof shape; bound kernel; bound gemm; bound attention; bound shape; roof gemm
+        + memory kernel gemm shape attention lossy why bandwidth
+    view=comms&by=collective | Messages of each collective, and how fast they go
+        message comm; message shape; comm shape; message bandwidth
+        + shape bandwidth time first
+    view=experts | Experts: tokens of each
+        expert token; expert lossy; expert compare; expert
+        + compare token gpu
+    view=pipeline | Pipeline: stages, and their bubbles
+        pipeline gap; pipeline lossy; pipeline
+        + gap time per lossy
+    view=training | Training: the log's steps and losses
+        training time; training step; training
+        + time step
     view=findings | Findings: what to fix first, and what each saves
         fix first; fix; first saving; saving; what_next
         + first saving time all much step
@@ -90,8 +122,8 @@ _ANSWERS: Final = """
         memory peak; memory use; memory
         + all use peak gpu first much by
     @find | Where it runs
-        where work name; where name; kernel name work
-        + kernel use work
+        where work name; where name; kernel name work; work name
+        + kernel use work split
     @cores | Cores of the ranks' threads
         core launching; core cpu; core; launching cpu
         + gpu late launching busy work split
@@ -107,6 +139,12 @@ _ANSWERS: Final = """
     :copy_view | Copy this table as Markdown
         markdown; copy table; copy ticket; markdown ticket
         + table copy ticket write view screen all
+    :snapshot | Write this view to a file
+        write table; write column
+        + write all
+    :notes gpus | Which GPUs the run has
+        hardware
+        + gpu run
     :report | Write an HTML report of this run
         page; report; write report
         + write report ticket run page all share colleague
@@ -137,6 +175,9 @@ _NEUTRAL: Final = ("gpu", "step", "run", "split")
 """Concepts that any question may name."""
 _LEAST_WORDS: Final = 2
 """Words of a question: one alone is a name, which the search finds."""
+_OF_NAMES: Final = (":", "@perfetto", "@cores")
+"""How answers begin that one word alone asks for; other names are found by the search."""
+_NEUTRAL_SPLITS: Final = ("", "gpu", "iteration")
 _COMPARED: Final = "view=compare"
 """Of two places of the run what they differ in is worked out from both."""
 _SPLIT: Final = late(r"\{(split|Split):(\w+)\}")
@@ -177,6 +218,7 @@ def _answers() -> tuple[AskedPlace, ...]:
 
 def meant(run: Run, view: View, text: str) -> list[Meant]:
     """The answers that a question in words may mean, the best first."""
+    text = in_usual_words(text)
     asked, said = asked_in(run, text), said_concepts(text)
     if asked.split:
         said["split"] = set()
@@ -185,22 +227,33 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
         said["name"] = {*named}
     if "phase" in asked.steps:
         said["phase"] = set()
+    if asked.split == "gpu":
+        said["gpus"] = set()
     if "gpu" in asked.steps or asked.split == "gpu":
         said["gpu"] = set()
     if view.baseline is not None or BASELINE & {*spaced(text).split()}:
         said["baseline"] = {*BASELINE}
     words = [word for word in spaced(text).split() if word not in FILLING]
-    if len(spaced(text).split()) < _LEAST_WORDS:
-        return []
+    is_name = len(spaced(text).split()) < _LEAST_WORDS
     found = []
     for answer in _answers():
         sets = [each for each in answer.asked_by if each <= said.keys()]
         if not sets or (asked.again and _COMPARED in answer.target):
             continue
+        if is_name and not answer.target.startswith(_OF_NAMES):
+            continue
         needed = max(sets, key=len)
         known = set().union(*(said.get(each, ()) for each in (*needed, *answer.also, *_NEUTRAL)))
         known |= {part for word in known for part in word.split("/")}
         unknown = [word for word in asked.rest if word not in known]
+        is_split = asked.split in _NEUTRAL_SPLITS or {"split", asked.split} & {
+            *needed,
+            *answer.also,
+        }
+        if not is_split and "{split" not in answer.target:
+            unknown.append(asked.split)
+        if asked.limit:
+            unknown.append(asked.limit)
         if len(unknown) > len(words) // 2:
             continue
         offer = _offer(run, view, asked, answer)

@@ -59,12 +59,14 @@ _LABELLED: Final = ("gpu", "iteration", "phase", "layer")
 _ORDERS: Final = {
     word: order
     for order, words in (
-        ("worst", "worst bad lost improvable"),
+        ("worst", "worst bad lost improvable inefficient inefficiency wasteful"),
         ("longest", "slowest longest largest top biggest costliest"),
         ("shortest", "fastest shortest smallest best quickest"),
     )
     for word in words.split()
 }
+_SLOW: Final = frozenset(("slow", "bottleneck", "bottlenecks"))
+"""Words for the longest of rows, next to a level: else what is slow is named elsewhere."""
 _STATISTICS: Final = {name: name for name in STATISTICS if name != "sum"} | {"average": "mean"}
 _BASE: Final = frozenset(("baseline", "base", "reference"))
 _GAPS: Final = frozenset(("gap", "idle", "host", "cpu"))
@@ -78,22 +80,24 @@ _SEPARATORS: Final = late(r"[:=/,;›?!\s]+")
 _NUMBERED: Final = late(r"([a-z]+)(\d+)")
 """`gpu5`, `L3`."""
 _ASIDE_WORDS: Final = """
-achieve get give go let like make need now place please put reach reaches same see set take tell use
-want
+achieve during get give go let over performance screen like make need now place please put
+reach reaches same see set take tell use want
 """
 _ASIDE: Final = frozenset(_ASIDE_WORDS.split())
 """Words around what is asked for."""
 _CHOSEN: Final = frozenset(("by", "per", "each", "which", "what"))
 """Words before the level that the rows are of."""
-_MEASURED: Final = "duration durations latency length takes time times took"
-_MEASURES: Final = frozenset(_MEASURED.split())
+_MEASURED_WORDS: Final = "duration durations latency length long takes time times took"
+_MEASURES: Final = frozenset(_MEASURED_WORDS.split())
 """Words for how long kernels take."""
+_RANKED: Final = frozenset(("sorted", "ordered", "ranked", "ranking", "list", "listed"))
+"""Words for rows in their order."""
 _COUNTED: Final = frozenset(("top", "first", "worst", "slowest"))
 """Words before the number of rows that someone wants."""
-_AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and)\s+")
+_AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and|to)\s+")
 _COMPARE: Final = late(r"^(?:compare|diff|differences?)\s+(?:of\s+|between\s+)?")
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
-_TIME: Final = late(rf"(?:\b(\w+)\s+)?({_NUMBER})\s*(ns|us|µs|ms|s|seconds?)\b")
+_TIME: Final = late(rf"(?:\b([a-z]+)[\s=]+)?({_NUMBER})\s*(ns|us|µs|ms|s|seconds?)\b")
 _AT_A_TIME: Final = ("queue", "depth", "wait", "work", "time", "gpu", "where", "around")
 """Concepts of questions about a moment."""
 _BEFORE_TIMES: Final = ("at", "around", "near", "after", "time", "t")
@@ -127,7 +131,7 @@ def spoken(run: Run, view: View, tabs: Iterable[Offer], text: str) -> list[Offer
     compared = [*_comparisons(run, view, text)]
     asked = asked_in(run, text)
     found = [*compared, *_asked_for(run, view, asked, tabs)]
-    return [*found, *_times(run, view, text), *asked_what_ifs(run, text)]
+    return [*asked_what_ifs(run, text), *found, *_times(run, view, text)]
 
 
 def place_named(run: Run, view: View, text: str) -> Offer | None:
@@ -176,14 +180,16 @@ def asked_in(run: Run, text: str) -> Asked:
             continue
         elif (second := _again(known, asked, word)) is not None:
             asked.again |= second
-        elif word in _ORDERS:
-            asked.order = _ORDERS[word]
+        elif word in _ORDERS or (word in _SLOW and asked.split):
+            asked.order = _ORDERS.get(word, "longest")
         elif word in _STATISTICS:
             asked.statistic = _STATISTICS[word]
         elif word in _LIMITS and words and (number := _amount(words)):
             asked.limit = f"{_LIMITS[word]}{number}"
         elif word in _BASE:
             asked.is_base = True
+            # `12 with 11 as the baseline`: the one named last.
+            asked.steps, asked.again = asked.steps | asked.again, {}
         elif not level and word not in FILLING and word not in _ASIDE:
             asked.rest.append(word)
     return asked
@@ -236,6 +242,8 @@ def _labels(run: Run) -> Mapping[str, Mapping[str, str]]:
 def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
     """`gpu 5 vs 3`, `step 12 against step 11`, `12 vs 11`, `how does gpu 5 differ from gpu 3`."""
     asked, said = asked_in(run, text), said_concepts(text)
+    if asked.is_base:
+        return
     if asked.again and "compare" in said and not {*asked.rest} - said["compare"]:
         yield _compared(view, asked.steps, asked.steps | asked.again)
         return
@@ -251,7 +259,8 @@ def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
         pairs.append((one.steps, other.steps))
     elif one.steps:
         level = [*one.steps][-1]
-        pairs.append((one.steps, asked_in(run, f"{level} {sides[1]}").steps))
+        if second := asked_in(run, f"{level} {sides[1]}").steps:
+            pairs.append((one.steps, second))
     else:
         known = _labels(run)
         levels = ("iteration", "gpu", "layer")
@@ -272,12 +281,15 @@ def _compared(view: View, *steps: Steps) -> Offer:
 
 
 def _asked_for(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
+    if (asked.steps or asked.split) and {*asked.rest} <= _MEASURES | _RANKED:
+        asked = replace(asked, rest=[])
     if asked.rest:
         yield from _bare_label(run, view, asked)
         yield from _gap(run, view, asked)
         if (asked.steps or asked.split) and not (asked.order or asked.statistic):
             yield from _tabs_there(run, view, asked, tabs)
-        if asked.steps or asked.order or asked.statistic or asked.limit:
+        is_measured = bool({*asked.rest} & _MEASURES)
+        if asked.steps or asked.order or asked.statistic or asked.limit or is_measured:
             yield from _of_names(run, view, asked)
     elif asked.split == "shape" and asked.order:
         yield _of_shapes(run, at_place(view, asked.steps), asked, "", "")
@@ -439,7 +451,7 @@ def _of_shapes(run: Run, place: View, asked: Asked, text: str, where: str) -> Of
 
 def _tabs_there(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Iterator[Offer]:
     """Tabs that the other words name, of the place, and by the level that is named."""
-    place = at_place(view, asked.steps)
+    place = replace(at_place(view, asked.steps), baseline=view.baseline)
     known = (each for each in tabs if not each.lacks)
     for tab in found_among(known, asked.rest, is_whole=True)[:_MOST_PLACES]:
         name = "" if tab.argument == "explore" else tab.argument

@@ -15,6 +15,7 @@ _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _CLOCK: Final = late(
     rf"({_NUMBER})\s*([mg])hz\b|\bclocks?\s*(?:[=:]|(?:were|was|is|of|at|to)\s)?\s*({_NUMBER})"
 )
+_AT_CLOCK: Final = late(rf"\bat (?:an? )?(?:clocks? of )?(?:{_NUMBER})\s*[mg]hz")
 _BARE: Final = late(rf"{_NUMBER}")
 _CLOCKS_MHZ: Final = (300, 5000)
 """Clocks of GPUs: other numbers without a unit are none."""
@@ -25,7 +26,8 @@ _NO: Final = late(
     r"\b(?:without|no|removed?|ideal|perfect|zero|free|eliminat\w*|fix\w*|if not for)\b"
 )
 _SUPPOSED: Final = late(
-    r"\bif\b|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
+    r"\bat (?:the )?(?:nominal|full|max\w*|boost) clock"
+    r"|\bif\b|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
     r"|\bhow (?:long|fast)\b|\bpredict\w*|\bsimulat\w*|\breplay\w*"
     r"|\bsaves? (?:if|with)\b|\btwice\b|\bdoubled?\b|\bhalf\b|\bas peers\b|\bhalved\b"
 )
@@ -48,7 +50,7 @@ def asked_what_ifs(run: Run, text: str) -> Iterator[Offer]:
         return
     clock = _clock(said)
     is_supposed = bool(_SUPPOSED.search(said))
-    if clock and (is_supposed or _is_clock_alone(said)):
+    if clock and (is_supposed or _is_clock_alone(said) or _AT_CLOCK.search(said)):
         yield Offer(
             f"What if the clock were {clock:,.10g} MHz", _WHY, "what_if",
             f"{_who(said)}clock={clock:g}",

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.clock_drops import ClockDrop, clock_drop
+from chopper_core.analyses.clock_drops import CLOCK, ClockDrop, clock_drop
 from chopper_core.analyses.gaps import longest_gap, timeline_of_gap
 from chopper_core.analyses.step_times import step_times
 from chopper_core.model.phrases import count
@@ -36,11 +36,15 @@ def low_clock(run: Run, view: View, asked: Asked) -> Offer | None:
     """The timeline where the clock of a GPU falls, with a line that says since when and how far."""
     named = asked.steps.get("gpu", "")
     drop = clock_drop(run, int(named) if named.isdecimal() else None)
+    if drop is None and CLOCK in run.signal_names:
+        there = replace(with_view(at_place(view, asked.steps), "timeline"), signal=CLOCK)
+        why = "No clock falls by 3 % for good, or is so far below the others'"
+        return going("The clock over time", why, there, True)
     if drop is None:
         return None
     since = 0 if drop.since_ns is None else drop.since_ns - run.origin_ns
     there = View(view.run, (str(drop.gpu),), LEVELS, overrides=view.overrides)
-    shown = replace(with_view(there, "timeline"), signal="gfx_mhz", window=Window(at_ns=since))
+    shown = replace(with_view(there, "timeline"), signal=CLOCK, window=Window(at_ns=since))
     return going(f"When the clock of GPU {drop.gpu} is low", _said_of(drop, since), shown, True)
 
 

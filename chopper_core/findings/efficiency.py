@@ -3,10 +3,12 @@ that only move data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.findings.rule import (
     FEWEST,
@@ -24,7 +26,7 @@ from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.phrases import listed, percent, time
 from chopper_core.model.table import Kind, Phase
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import (
     combined,
     counts_of,
@@ -88,43 +90,71 @@ def _rows_that_compute(context: FindingsContext) -> Index:
     return np.asarray(rows[context.table.kind[rows] == Kind.COMPUTE], np.intp)
 
 
-def _most(context: FindingsContext, rows: Index, lost_ns: Float64, level: str) -> tuple[str, str]:
-    """The label that loses most, in short; and those that do with their time per GPU and step."""
-    codes, code = combined([context.table.column(level)[rows]])
-    sums = sums_of(lost_ns, code, len(codes))
-    order = largest_first(sums)
-    labels = [context.text(level, int(codes[at, 0])) for at in order]
-    times = [time(context.per_iteration(float(sums[at]))) for at in order]
-    named = (f"{label} {taken}" for label, taken in zip(labels, times, strict=True))
-    return shortened(labels[0]), listed(named, _MAX_LISTED)
-
-
 def _own_name(kernel: str) -> str:
     """A kernel's name without its namespaces and template arguments."""
     return shortened(kernel.partition("<")[0].removeprefix("void ").rpartition("::")[2])
 
 
-def _less(
-    context: FindingsContext, title: str, detail: str, rows: Index, lost_ns: Float64, level: str
-) -> Finding:
-    """A finding of kernels that could take so much less, in the cells that have most of it."""
-    owner = context.cells.numbers_of(rows)
-    lost = sums_of(lost_ns[owner >= 0], owner[owner >= 0], len(context.cells))
-    inside = lost > 0
-    took = float((context.cells.sum("duration_ns") * (inside & context.computes)).sum())
-    whole = float(lost_ns.sum())
-    view = context.with_view("kernels", level, sort="-kernel_ns")
-    return context.finding(
-        title,
-        detail,
-        view,
-        Cost.KERNELS,
-        context.per_iteration(whole),
-        is_measured=False,
-        total_ns=whole,
-        cells=inside,
-        changes=(f"compute x{max(1 - whole / max(took, 1.0), 0.0):.4f}",),
-    )
+def _named(pattern: re.Pattern[str], names: Sequence[str]) -> Mask:
+    """Which of some names a pattern is found in."""
+    return np.array([bool(pattern.search(each)) for each in names], np.bool_)
+
+
+class Excess(Struct, frozen=True, eq=False):
+    """Activities that could take less, and how much less each: what such a rule finds."""
+
+    context: FindingsContext
+    rows: Index
+    ns: Float64
+
+    @property
+    def cost_ns(self) -> float:
+        """Per GPU and step."""
+        return self.context.per_iteration(float(self.ns.sum()))
+
+    @property
+    def text(self) -> str:
+        return time(self.cost_ns)
+
+    @property
+    def share(self) -> float:
+        """Of the step."""
+        return self.context.share(self.cost_ns)
+
+    @property
+    def kernels(self) -> float:
+        """The number of the activities per GPU and step."""
+        return len(self.rows) / max(self.context.spots, 1)
+
+    def most(self, level: str) -> tuple[str, str]:
+        """The label that has most of it, in short; and those that do with what each has."""
+        codes, code = combined([self.context.table.column(level)[self.rows]])
+        sums = sums_of(self.ns, code, len(codes))
+        order = largest_first(sums)
+        labels = [self.context.text(level, int(codes[at, 0])) for at in order]
+        times = [time(self.context.per_iteration(float(sums[at]))) for at in order]
+        named = (f"{label} {taken}" for label, taken in zip(labels, times, strict=True))
+        return shortened(labels[0]), listed(named, _MAX_LISTED)
+
+    def finding(self, title: str, detail: str, level: str) -> Finding:
+        """A finding in the cells that have most of it."""
+        context = self.context
+        owner = context.cells.numbers_of(self.rows)
+        lost = sums_of(self.ns[owner >= 0], owner[owner >= 0], len(context.cells))
+        inside = lost > 0
+        took = float((context.cells.sum("duration_ns") * (inside & context.computes)).sum())
+        whole = float(self.ns.sum())
+        return context.finding(
+            title,
+            detail,
+            context.with_view("kernels", level, sort="-kernel_ns"),
+            Cost.KERNELS,
+            self.cost_ns,
+            is_measured=False,
+            total_ns=whole,
+            cells=inside,
+            changes=(f"compute x{max(1 - whole / max(took, 1.0), 0.0):.4f}",),
+        )
 
 
 @rule(
@@ -153,22 +183,18 @@ def wide_type(context: FindingsContext) -> Iterator[Finding]:
     main = int(sums_of(flops, code, len(peaks)).argmax())
     ratio = peaks[code] / peaks[main]
     is_wide = np.isfinite(ratio) & (ratio <= FEWER_FLOPS.share)
-    lost = np.where(is_wide, table.duration_ns[rows] * (1 - np.nan_to_num(ratio)), 0.0)
-    if context.share(context.per_iteration(float(lost.sum()))) < WIDER.share:
+    rows, code = rows[is_wide], code[is_wide]
+    lost = Excess(context, rows, table.duration_ns[rows] * (1 - ratio[is_wide]))
+    if lost.share < WIDER.share:
         return
-    rows, lost, code = rows[is_wide], lost[is_wide], code[is_wide]
-    first, named = _most(context, rows, lost, "operation")
+    first, named = lost.most("operation")
     types = list(ElementType)
-    wide = types[int(sums_of(lost, code, len(peaks)).argmax())].text
-    saving = time(context.per_iteration(float(lost.sum())))
-    yield _less(
-        context,
+    wide = types[int(sums_of(lost.ns, code, len(peaks)).argmax())].text
+    yield lost.finding(
         of_name(f"{first} runs in {wide}", f", other products in {types[main].text}"),
         f"matrix products run in {wide}, while most run in {types[main].text}: "
-        f"{named} beyond the same FLOPs in {types[main].text}; {saving}"
+        f"{named} beyond the same FLOPs in {types[main].text}; {lost.text}"
         f"{context.per_gpu} in all",
-        rows,
-        lost,
         "operation",
     )
 
@@ -199,10 +225,10 @@ def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
     whole, ideal = (sums_of(each, name, len(names)) for each in (took, least))
     reached = ideal / np.maximum(whole, 1.0)
     is_far = reached < MEMORY_ROOF.share
-    lost = np.where(is_far[name], took * (1 - reached[name] / MEMORY_ROOF.share), 0.0)
+    lost_ns = np.where(is_far[name], took * (1 - reached[name] / MEMORY_ROOF.share), 0.0)
     if context.share(context.per_iteration(float(whole[is_far].sum()))) < LARGE_KERNEL.share:
         return
-    of_name_ns = sums_of(lost, name, len(names))
+    of_name_ns = sums_of(lost_ns, name, len(names))
     order = largest_first(of_name_ns)
     named = [
         f"{_own_name(table.names[int(names[at, 0])])} {percent(float(reached[at]))} "
@@ -210,15 +236,12 @@ def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
         for at in order
     ]
     first = _own_name(table.names[int(names[order[0], 0])])
-    saving = time(context.per_iteration(float(lost.sum())))
-    yield _less(
-        context,
+    lost = Excess(context, rows[lost_ns > 0], lost_ns[lost_ns > 0])
+    yield lost.finding(
         of_name(f"{first} reaches {percent(float(reached[order[0]]))} of the memory bandwidth"),
         "kernels that only read and write memory reach little of its bandwidth: "
-        f"{listed(named, _MAX_LISTED)}; at {MEMORY_ROOF.value:g} % they would take {saving} less"
+        f"{listed(named, _MAX_LISTED)}; at {MEMORY_ROOF.value:g} % they would take {lost.text} less"
         f"{context.per_gpu}",
-        rows[lost > 0],
-        lost[lost > 0],
         "kernel",
     )
 
@@ -234,27 +257,22 @@ def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
 def moved_data(context: FindingsContext) -> Iterator[Finding]:
     """Kernels that only copy a tensor into another layout or type."""
     table, rows = context.table, _rows_that_compute(context)
-    copies = np.array([bool(_COPIES.search(each)) for each in table.names], np.bool_)
-    others = np.array([bool(_OF_FSDP.search(each)) for each in table.operations], np.bool_)
-    own = copies[table.kernel[rows]] & ~others[table.operation[rows]]
+    own = _named(_COPIES, table.names)[table.kernel[rows]]
+    own &= ~_named(_OF_FSDP, table.operations)[table.operation[rows]]
     own &= table.overlap_ns[rows] < table.duration_ns[rows]
     rows = rows[own]
-    took = (table.duration_ns[rows] - table.overlap_ns[rows]).astype(np.float64)
-    cost = context.per_iteration(float(took.sum()))
-    if context.share(cost) < MOVED.share:
+    took_ns = (table.duration_ns[rows] - table.overlap_ns[rows]).astype(np.float64)
+    took = Excess(context, rows, took_ns)
+    if took.share < MOVED.share:
         return
-    first, named = _most(context, rows, took, "operation")
-    each = len(rows) / max(context.spots, 1)
-    yield _less(
-        context,
+    first, named = took.most("operation")
+    yield took.finding(
         one_line(
-            f"kernels that only copy tensors take {percent(context.share(cost))} of the step",
+            f"kernels that only copy tensors take {percent(took.share)} of the step",
             f": {first}",
         ),
-        f"{each:,.0f} kernels a step copy tensors into another layout or type and compute nothing: "
-        f"{named}; {time(cost)}{context.per_gpu} in all",
-        rows,
-        took,
+        f"{took.kernels:,.0f} kernels a step copy tensors into another layout or type and compute "
+        f"nothing: {named}; {took.text}{context.per_gpu} in all",
         "operation",
     )
 
@@ -272,26 +290,19 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     """Attention whose softmax is a kernel of its own, as where it isn't fused."""
     table, rows = context.table, _rows_that_compute(context)
     rows = rows[np.lexsort((table.start_ns[rows], table.stream[rows], table.gpu[rows]))]
-    is_softmax = np.array([bool(_SOFTMAX.search(each)) for each in table.names], np.bool_)
-    own = np.flatnonzero(is_softmax[table.kernel[rows]])
-    each = len(own) / max(context.spots, 1)
-    alone = float(table.duration_ns[rows[own]].sum())
-    if each < FEWEST.value or context.share(context.per_iteration(alone)) < UNFUSED.share:
+    own = np.flatnonzero(_named(_SOFTMAX, table.names)[table.kernel[rows]])
+    softmax = Excess(context, rows[own], table.duration_ns[rows[own]].astype(np.float64))
+    if softmax.kernels < FEWEST.value or softmax.share < UNFUSED.share:
         return
-    softmax_ns = table.duration_ns[rows[own]].astype(np.float64)
-    _, named = _most(context, rows[own], softmax_ns, "kernel")
+    _, named = softmax.most("kernel")
     rows = rows[_between_products(context, rows, own)]
-    took = table.duration_ns[rows].astype(np.float64)
-    cost = context.per_iteration(float(took.sum()))
-    yield _less(
-        context,
-        one_line(f"attention isn't fused: its softmax and casts take {time(cost)} a step"),
-        f"{each:,.0f} softmax kernels a step run on their own, as fused attention has none: "
-        f"{named}; with the masks, casts and copies next to them, between the products before and "
-        f"after, they take {time(cost)}{context.per_gpu}; fused products would not write what is "
-        "between them, either",
-        rows,
-        took,
+    took = Excess(context, rows, table.duration_ns[rows].astype(np.float64))
+    yield took.finding(
+        one_line(f"attention isn't fused: its softmax and casts take {took.text} a step"),
+        f"{softmax.kernels:,.0f} softmax kernels a step run on their own, as fused attention has "
+        f"none: {named}; with the masks, casts and copies next to them, between the products "
+        f"before and after, they take {took.text}{context.per_gpu}; fused products would not "
+        "write what is between them, either",
         "kernel",
     )
 
@@ -331,21 +342,17 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
     table, rows = context.table, _rows_that_compute(context)
     is_short = table.duration_ns[rows] < 1e3 * SMALL.value
     rows = rows[is_short & (table.phase[rows] == Phase.OPTIMIZER)]
-    each = len(rows) / max(context.spots, 1)
-    took = (table.duration_ns[rows] + table.idle_launch_ns[rows]).astype(np.float64)
-    cost = context.per_iteration(float(took.sum()))
-    if each < MANY_SMALL.value or context.share(cost) < SMALL_COST.share:
+    took_ns = (table.duration_ns[rows] + table.idle_launch_ns[rows]).astype(np.float64)
+    took = Excess(context, rows, took_ns)
+    if took.kernels < MANY_SMALL.value or took.share < SMALL_COST.share:
         return
     mean = time(float(table.duration_ns[rows].mean()))
-    _, named = _most(context, rows, took, "operation")
-    yield _less(
-        context,
-        one_line(f"the optimizer runs {each:,.0f} kernels of {mean}: {time(cost)} a step"),
-        f"the optimizer runs {each:,.0f} kernels a step that take {mean} on average, one after the "
-        f"other: {named}; with the gaps between them they take {time(cost)}"
+    _, named = took.most("operation")
+    yield took.finding(
+        one_line(f"the optimizer runs {took.kernels:,.0f} kernels of {mean}: {took.text} a step"),
+        f"the optimizer runs {took.kernels:,.0f} kernels a step that take {mean} on average, one "
+        f"after the other: {named}; with the gaps between them they take {took.text}"
         f"{context.per_gpu}; a fused optimizer runs a few large ones",
-        rows,
-        took,
         "operation",
     )
 
@@ -394,19 +401,16 @@ def slow_start(context: FindingsContext) -> Iterator[Finding]:
     each = [sums_of(values[own], spot[own], len(spots)) for values in (took, usual[like])]
     shown = (each[0] > (1 + SLOW_START.share / 2) * each[1]).sum()
     names = len(distinct(table.operation[rows[own]]))
-    lost = np.where(part < width, took * (1 - 1 / np.maximum(ratio, 1.0)[part]), 0.0)
-    cost = context.per_iteration(float(lost.sum()))
+    lost_ns = np.where(part < width, took * (1 - 1 / np.maximum(ratio, 1.0)[part]), 0.0)
+    lost = Excess(context, rows[lost_ns > 0], lost_ns[lost_ns > 0])
     few = shown < _MOST_SPOTS * len(spots) or names < FEWEST.value
-    if few or context.share(cost) < SLOW_START_COST.share:
+    if few or lost.share < SLOW_START_COST.share:
         return
     until = time(width * context.step_ns / _PARTS)
-    yield _less(
-        context,
+    yield lost.finding(
         one_line(f"kernels take up to {percent(slower)} longer in the first {until} of steps"),
         f"in the first {until} of steps kernels take up to {percent(slower)} longer than the same "
-        f"ones later, ever less so: {time(cost)}{context.per_gpu}; clocks that rise after a wait "
+        f"ones later, ever less so: {lost.text}{context.per_gpu}; clocks that rise after a wait "
         "do that",
-        rows[lost > 0],
-        lost[lost > 0],
         "layer",
     )

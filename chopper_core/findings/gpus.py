@@ -48,6 +48,7 @@ from chopper_core.findings.titles import MAX_NAME, MAX_TITLE, gpus_in_short, one
 from chopper_core.graph.process_groups import places_of
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import knows_sizes, work_of
+from chopper_core.model.parallel import TITLES
 from chopper_core.model.phrases import (
     by_number,
     enumerated,
@@ -372,7 +373,10 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
         if context.share(saving) < SLOWER_STAGE_COST.share:
             continue
         which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
-        stage = f"the stage of {gpus_in_short(context, own)}"
+        stage = gpus_in_short(context, own)
+        # The GPUs of a stage that the files name are named by it.
+        at_name = stage.find(TITLES["pp"])
+        stage = stage[at_name:] if at_name >= 0 else f"the stage of {stage}"
         if slower >= later:
             at_clock = ""
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():

@@ -324,12 +324,22 @@ def _hide(
     """Add what saves next to nothing alone to the parts of the group that it hides behind, which
     is the one without which it saves time; return those that cost more than that, and the rest."""
     apart, left = list[PlacedFinding](), list[PlacedFinding]()
-    for one in small:
+    behind: dict[str, list[PlacedFinding]] = {}
+    for one in sorted(small, key=lambda each: -(each.finding.cost_ns or 0.0)):
         whole = next((each for each in groups if _joins(context, one, each, worth)), None)
         if whole is None:
+            # The third of several that are late hides behind all that are later.
+            hides = (each for each in groups if each.finding.title in behind)
+            whole = next(
+                (each for each in hides
+                 if _joins(context, one, each, worth, behind[each.finding.title])),
+                None,
+            )  # fmt: skip
+        if whole is None:
             left.append(one)
-        else:
-            (whole.parts if one.costs_less_than(whole) else apart).append(one)
+            continue
+        behind.setdefault(whole.finding.title, []).append(one)
+        (whole.parts if one.costs_less_than(whole) else apart).append(one)
     return apart, left
 
 
@@ -362,16 +372,23 @@ def _paired(
 
 
 def _joins(
-    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding, worth: Worth
+    context: FindingsContext,
+    one: PlacedFinding,
+    whole: PlacedFinding,
+    worth: Worth,
+    rest: Sequence[PlacedFinding] = (),
 ) -> bool:
-    """Whether a finding saves time once another one is gone, which it then names."""
-    if not (one.finding.is_replayed and whole.finding.is_replayed):
+    """Whether a finding saves time once another one is gone, with the rest that hides behind it;
+    it then names these."""
+    others = [whole, *rest]
+    if not all(each.finding.is_replayed for each in (one, *others)):
         return False
-    both = [each.finding.remedy for each in (one, whole)]
-    together = worth.saving_ns(both, both[1])
-    if context.share(together - whole.worth_ns) < SMALLEST_SAVING.share:
+    remedies = [each.finding.remedy for each in others]
+    before = worth.saving_ns(remedies, remedies[0]) if rest else whole.worth_ns
+    together = worth.saving_ns([one.finding.remedy, *remedies], remedies[0])
+    if context.share(together - before) < SMALLEST_SAVING.share:
         return False
-    title = whole.finding.title
+    title = '" and "'.join(each.finding.title for each in others)
     one.finding = replace(one.finding, together_with=title, together_ns=together)
     return True
 

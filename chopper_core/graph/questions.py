@@ -570,7 +570,11 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     # Of a phase that is chosen on all GPUs and in all steps, each is a peer of the others.
     phase = ranked(table.phase[rows])[1]
     is_whole = counts_of(phase[own], int(phase.max(initial=-1)) + 1) == counts_of(phase)
-    peers = ~own | is_whole[phase]
+    spots = (table.gpu[rows], table.iteration[rows])
+    is_everywhere = all(
+        len(distinct(each[own])) >= len(distinct(each[each != NO_LABEL])) for each in spots
+    )
+    peers = ~own | (is_whole[phase] & is_everywhere)
     # A launch, or the end of a step, comes after the calls before it.
     back = nth_of(rows[::-1], is_after[::-1])[::-1]
     for names in (("phase", "layer", "operation", "kernel"), ("phase", "operation", "kernel")):

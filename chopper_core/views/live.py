@@ -62,7 +62,7 @@ _BINS: Final = 240
 _MAX_STEPS: Final = 240
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
-_MOST_PROCESSES: Final = 16
+_MOST_PROCESSES: Final = 128
 _NUMBER: Final = r"\d{1,9}"
 _MOST_WINDOWS: Final = 2
 _MOST_OTHERS: Final = 3
@@ -316,7 +316,8 @@ def _job_headline(run: Run) -> tuple[str, ...]:
     if not len(job):
         return ()
     has_ended = run.recent is not None and run.recent.has_ended
-    stall = "" if has_ended else recent.stall(now_s) or recent.doing(now_s)
+    # Where the ranks are, the alarm says; lines that stay where they are cost nothing to draw.
+    stall, *_ = ("" if has_ended else recent.stall(now_s) or recent.doing(now_s)).split(": ", 1)
     rate, tokens = job.per_second()
     rank, slower = recent.slowest() if recent else _slowest_by_log(run)
     within = job.named(len(job) - 1)

@@ -27,10 +27,10 @@ _FILE: Final = late(r"\S*[./\\]\S*")
 _SHARE: Final = late(r"\d+(?:\.\d+)?\s*%?")
 
 
-def accepts(screen: Explorer, action: Action, argument: str) -> bool:
+def accepts(screen: Explorer, action: Action, argument: str, *, is_cut: bool = False) -> bool:
     """Whether an action takes a text: `sort time` is a command, `sort out the slow kernels` is
-    none."""
-    own = _ACCEPTED.get(action.id)
+    none. After a verb that is cut only what it lists."""
+    own = None if is_cut else _ACCEPTED.get(action.id)
     if own is not None:
         return own(screen, argument)
     first = argument.replace(",", " ").split()[0]

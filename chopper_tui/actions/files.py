@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.view import View
 from chopper_core.render.cells import crumb
-from chopper_core.sources.registry import natural_key
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import stop_unwanted
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.actions.program import open_command
+from chopper_tui.completions import runs_next_to
 from chopper_tui.export import snapshot_stem, write_new, write_numbered
 from chopper_tui.keymap import CHOPPER, EXPORT, action
 from chopper_tui.steps import run_in_thread
@@ -27,8 +25,6 @@ _PAGE: Final = "html"
 _STEP: Final = late(r"step=(\d+)(?:\s+(.+))?$")
 _JSON: Final = ("perfetto",)
 """Formats whose files are JSON."""
-_MOST_NEAR: Final = 500
-"""Entries of a directory that are looked at: one on a network may hold millions."""
 
 
 @action(EXPORT, title="Export for another program", takes="FORMAT [step=N] [FILE]")
@@ -116,7 +112,7 @@ async def open_(screen: Explorer, argument: str) -> None:
     """Open another run in place of this one: a file, a directory, a store, or an address of one;
     alone it lists the directories next to this run, and asks for others.
     """
-    near = [] if argument else await run_in_thread(_next_to, Path(screen.home.name))
+    near = [] if argument else await run_in_thread(runs_next_to, screen.home.name)
     if near:
         options = [("", "another path …", "Type it: Tab completes names.")]
         options += [(str(path), path.name, str(path.parent)) for path in near]
@@ -130,16 +126,6 @@ async def open_(screen: Explorer, argument: str) -> None:
         open_command(screen, "open ")
         return
     await screen.app.open_run(argument)  # type: ignore[attr-defined]
-
-
-def _next_to(run: Path) -> list[Path]:
-    """Directories and stores next to a run's own, by name; others are opened by their path."""
-    own = run if run.is_dir() else run.parent
-    with suppress(OSError), os.scandir(own.resolve().parent) as entries:
-        found = [Path(each.path) for each in islice(entries, _MOST_NEAR) if each.is_dir()]
-        others = [path for path in found if path.name[0] != "." and path != own.resolve()]
-        return sorted(others, key=lambda path: natural_key(path.name))
-    return []
 
 
 @action(CHOPPER, title="Record a window")

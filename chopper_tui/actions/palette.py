@@ -17,7 +17,7 @@ from chopper_core.model import address
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
-from chopper_core.model.view import with_view
+from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import PLACES, SET_VIEWS, columns_of_view
@@ -25,12 +25,13 @@ from chopper_core.views.find import names_found
 from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
-from chopper_tui.concepts import in_usual_words
+from chopper_tui.completions import runs_next_to
+from chopper_tui.concepts import in_usual_words, said_concepts
 from chopper_tui.intents import meant
 from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
 from chopper_tui.search import Offer, found_among, is_titled, spaced
-from chopper_tui.spoken import can_look_through, going, place_named, spoken
+from chopper_tui.spoken import can_look_through, going, place_asked, place_named, spoken
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -40,8 +41,12 @@ _SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "l
 """What the palette offers first, after the seven places."""
 _MOST_CHECKED: Final = 12
 """Columns among the first hits of which it is found out whether the run has them."""
+_MOST_NEAR: Final = 5
+"""Entries near a question that nothing answers, before the places."""
 _MOST_MEANT: Final = 3
 """Answers of a question, the likeliest first."""
+_STEP: Final = "step_time_ns"
+"""The column of the runs that says which is the fastest."""
 _MEANING: Final = late(
     r"(?:what (?:is|are)|define|explain|definition of|meaning of) (?!the |our |my )(?:an? )?(.+?)"
     r"|what (?:does|do) (?:the )?(.+?)(?: column)? (?:mean|stand for)"
@@ -72,7 +77,7 @@ def answer(screen: Explorer, text: str, refusal: str = "") -> None:
     elif refusal:
         raise UsageError(refusal)
     else:
-        _search(screen, f"Nothing here answers “{text}”. There is:")
+        _search(screen, f"Nothing here answers “{text}”. What is near:", near=text)
 
 
 def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
@@ -80,7 +85,7 @@ def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
     return bool(_found(screen, _known(screen), text.lower().split(), is_whole=is_whole))
 
 
-def _search(screen: Explorer, title: str, typed: str = "") -> None:
+def _search(screen: Explorer, title: str, typed: str = "", near: str = "") -> None:
     from chopper_tui.widgets.dialogs import Search
 
     known, said = _known(screen), dict[str, str]()
@@ -96,7 +101,11 @@ def _search(screen: Explorer, title: str, typed: str = "") -> None:
         if key in said:
             screen.steps.add(lambda: None if screen.status.is_error else screen.say(said[key]))
 
-    screen.choose(title, _options(_listed(screen)), None, perform, Search(found, typed))
+    listed = [*_listed(screen)]
+    if near:
+        nearest = found_among(known, near.lower().split(), is_near=True)
+        listed = [*nearest[:_MOST_NEAR], *(each for each in listed if each not in nearest)]
+    screen.choose(title, _options(listed), None, perform, Search(found, typed))
 
 
 def _known(screen: Explorer) -> list[Offer]:
@@ -129,11 +138,13 @@ def _found(
     """What a text means as a question, what else it says, then the entries that have its words,
     those without an answer last."""
     text, run = " ".join(words), screen.run
+    named = _runs_named(screen, text)
     if isinstance(run, SeveralRuns):
-        return found_among(known, words)
+        return [*_of_runs(screen, text), *named, *found_among(known, words)]
     tabs = [each for each in known if each.action == "view" and each.title[:1].isdigit()]
     said = spoken(run, screen.view, tabs, in_usual_words(text))
     asked = meant(run, screen.view, text)
+    asked = [replace(each, offer=_explained(screen, each.offer)) for each in asked]
     whole = [each.offer for each in asked if each.is_whole and not each.offer.lacks]
     partly = [each.offer for each in asked if not each.is_whole and not each.offer.lacks]
     lacking = [
@@ -148,12 +159,63 @@ def _found(
     meaning = _meanings(screen, text)
     if _marks_unknown(run, known, hits):
         hits = found_among([*known, *others], words, is_whole=is_whole)
-    named = [each for each in hits if each in tabs and is_titled(each, words)]
+    is_place = place_asked(run, screen.view, text) is not None
+    titled = [each for each in hits if each in tabs and is_titled(each, words) and not is_place]
     found = dict[tuple[str, str], Offer]()
     asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT]]
-    for each in [*named, *meaning, *asked_for, *hits, *lacking[:1]]:
-        found.setdefault((_key(each), each.title), each)
+    for each in [*titled, *named, *meaning, *asked_for, *hits, *lacking[:1]]:
+        # Figures of one view are several entries, what does the same otherwise is one.
+        found.setdefault((_key(each), each.title if each.action == "view" else ""), each)
     return [*found.values()]
+
+
+def _explained(screen: Explorer, entry: Offer) -> Offer:
+    """An entry with the help of its action, where it has no explanation of its own."""
+    action = screen.actions.get(entry.action)
+    return entry._replace(why=action.help) if action is not None and not entry.why else entry
+
+
+def _runs_named(screen: Explorer, text: str) -> list[Offer]:
+    """Runs next to this one that a text names which asks to open one."""
+    if "open" not in said_concepts(text):
+        return []
+    own = screen.home.name
+    words = {each.rstrip("/").rpartition("/")[2] for each in text.split()}
+    near = [path for path in runs_next_to(own) if path.name.lower() in words]
+    return [Offer(f"Open {path.name}", str(path), "open", str(path)) for path in near]
+
+
+def _of_runs(screen: Explorer, text: str) -> list[Offer]:
+    """Of a table of runs: the best, and why another is slower than it."""
+    run, frame, said = screen.run, screen.frame, said_concepts(text)
+    assert isinstance(run, SeveralRuns)
+    if not {"best", "slow", "compare", "why", "speed"} & said.keys() or len(text.split()) < 2:
+        return []
+    times = frame.values.get(_STEP)
+    known = (
+        []
+        if times is None
+        else [
+            (time, name)
+            for row, name in enumerate(frame.labels)
+            if (time := times.at(row)) is not None and name in run.paths()
+        ]
+    )
+    if len(known) < 2:
+        return []
+    ranked = [name for _, name in sorted(known)]
+    best = ranked[0]
+    named = [name for name in ranked[1:] if f" {name.lower()} " in spaced(text)]
+    other = next(iter(named), ranked[1])
+    against = View(run.paths()[other], name="compare", baseline=Baseline(run.paths()[best]))
+    shares = {name: time for time, name in known}
+    slower = 100 * (shares[other] / shares[best] - 1)
+    said_best = f"{best} has the shortest step; {other}'s takes {slower:.1f} % longer"
+    why = going(f"Why {other} is slower than {best}", said_best, against, True)
+    table = replace(screen.view, sort=_STEP, filter="", baseline=None)
+    first = going(f"{best} is the fastest", said_best, table, True)
+    asks_why = {"why", "compare"} & said.keys() or ("slow" in said and "best" not in said)
+    return [why, first] if asks_why else [first, why]
 
 
 def _meanings(screen: Explorer, text: str) -> list[Offer]:

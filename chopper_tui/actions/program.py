@@ -62,9 +62,10 @@ def open_command(screen: Explorer, text: str = "") -> None:
             answer(screen, text, no_clock if text.startswith(_CLOCK) else "")
             return None
         perform = partial(found.handler, screen, argument)
-        if is_told or not argument or accepts(screen, found, argument):
+        is_verb = text.partition(" ")[0] == found.verb
+        if is_told or not argument or accepts(screen, found, argument, is_cut=not is_verb):
             return perform()
-        words, is_verb = argument.lower().split(), text.partition(" ")[0] == found.verb
+        words = argument.lower().split()
         is_plain = is_verb and not FILLING & {*words} and found.id not in _OF_FILES
         if is_plain and (len(words) == 1 or not knows(screen, text, is_whole=True)):
             return perform()  # Which refuses it: it is mistyped, and no question.
@@ -183,7 +184,7 @@ def copy_row(screen: Explorer, _: str) -> None:
     _copy(screen, row_text(screen.frame, screen.table.cursor), "the row", "text with tabs")
 
 
-@action(EXPORT, "Y", title="Copy the view")
+@action(EXPORT, "Y", title="Copy the view as Markdown")
 async def copy_view(screen: Explorer, _: str) -> None:
     """Copy the whole table as markdown to the terminal's clipboard."""
     _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view", "Markdown")

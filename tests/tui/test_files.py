@@ -156,7 +156,7 @@ async def test_the_palette_offers_them_and_asks_for_what_they_need() -> None:
         for title, typed in (
             ("Open another run", "open "),
             ("Export for", "export "),
-            ("perfetto", "export perfetto "),
+            ("chakra", "export chakra "),
         ):
             await at.press("ctrl+p")
             await at.type(title)

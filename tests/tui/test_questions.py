@@ -20,6 +20,7 @@ from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
+from tests.tui.test_runs_screen import set_of_runs
 
 SIZE: Final = (80, 24)
 
@@ -28,14 +29,21 @@ go …sort=-elapsed_ns
     which transformer block takes longest in bwd on rank 5
     on gpu 5, what layer of the backward pass is the slowest?
     gpu 5 slowest layers during backprop
+    gpu5 bwd layers sorted by time
+    which layer is the bottleneck in backward for gpu 5?
+    backward pass: slowest layer on rank 5
 go demo_data/fsdp2?view=lost&by=name
     top 5 kernels by lost time
     least efficient kernels
     which kernels are furthest from the roofline
+    which kernels leave the most performance on the table
+    biggest gap to roofline per kernel
 go demo_data/fsdp2:gpu=5?view=timeline&metric=gfx_mhz&at=0ns
     since when is gpu 5 throttled
     at what time does the frequency of rank 5 fall
     when did the clocks dip
+    when does gpu 5 start throttling
+    clock of gpu 5 over time
 go demo_data/fsdp2?view=comms&by=operation
     exposed comm per operation
     which collective is not hidden, and under which operation
@@ -54,25 +62,35 @@ go demo_data/fsdp2?view=overview
 go demo_data/fsdp2?view=power
     joules per token
     energy for one token
+    J/token
     how much energy does a step use
 copy_view
     copy this as markdown
     markdown table for a ticket
     paste this table into a github issue
+    copy table
+    md
 find softmax
     in which layers is the softmax kernel called
     where are the softmax kernels executed
+    who calls softmax
+    softmax location
 go …gpu=5?view=timeline&at=1100000000ns
     what was gpu 5 doing at 1100 ms
     queue depth on rank 5 at 1.1 s
     what waits in the queue of gpu 5 around 1,100 ms
+    what's queued on gpu 5 at t=1.1s
+    queue gpu 5 1100ms
 go demo_data/fsdp2?columns=peak_vram_bytes
     how much memory do we use at most
     what takes the vram
     hbm high water mark
+    out of memory risk
 go …base=iteration=11
     use iteration 11 as the reference for 12
     step 12 with step 11 as baseline
+    set baseline to iteration 11
+    use step 11 as baseline and show step 12
 export perfetto step=12
     perfetto trace of a single iteration
     dump a step to perfetto
@@ -87,10 +105,12 @@ open
 go …sort=-p95_ns&filter=class:attention
     95th percentile of flash attention
     attention p95 duration
+    how long is the attention kernel at p95
 what_if clock=1900
     what if clock 1900
     step time if the gpus ran at 1.9 ghz
     predict the step with a clock of 1,900 MHz
+    time per step at a 1900 MHz clock
 go …gpu=5?view=compare&base=gpu=3
     difference between rank 5 and rank 3
     how does gpu 5 differ from gpu 3
@@ -106,6 +126,7 @@ why 5
     what is wrong with gpu 5
     reason that rank 5 lags
     explain why gpu 5 is slower
+    what's up with gpu 5
 what_if no stragglers
     how fast would we be without the slow gpu
     what would the step take with no stragglers
@@ -120,8 +141,10 @@ what_if no host gaps
     how long would a step be without host gaps
 go demo_data/fsdp2?view=losses
     where does the step time go up to the ideal step
+    where does the time go
     waterfall from ideal to measured
     how much does a step lose in total
+    what do we lose compared to the ideal step
 go demo_data/fsdp2?view=overheads&by=operation&sort=-frequency_ns
     operations by low clock
     which ops suffer from throttling
@@ -130,6 +153,7 @@ go demo_data/fsdp2?view=ranks
     which gpu do the others wait for
     cost of the straggler in ms
     who keeps everyone waiting
+    which rank is the slowest
 go demo_data/fsdp2?view=power&sort=-mean_power_w
     are we power limited
     is any gpu throttled
@@ -138,6 +162,7 @@ go demo_data/fsdp2?view=findings
     biggest saving
     what is the best optimisation to do
     what should we improve first
+    what would help most
 go …gpu=0/iteration=11?view=timeline&from=…
     what happens between the fwd and the bwd pass
     gap between forward and backward on the time axis
@@ -145,6 +170,16 @@ go demo_data/fsdp2?view=comms&by=kind
     is all_gather bandwidth bound or does it wait
     all_gather network or waiting
     is nccl slow or waiting
+    is the network the problem
+go demo_data/fsdp2?view=launch&by=gpu
+    idle time per gpu
+    are we launch bound
+    is the host the bottleneck
+go demo_data/fsdp2?view=roofline
+    which kernels are memory bound
+    what limits attention
+go demo_data/fsdp2?view=determinism
+    how stable are the steps
 go demo_data/fsdp2?view=overlap
     do collectives slow down the matmuls
     how much slower are gemms while nccl runs
@@ -153,10 +188,12 @@ go demo_data/fsdp2?view=cpu&by=core
     cpu affinity of ranks
     which cpu core is rank 3 pinned to
     cores of the launch threads
+    numa
 notes missing
     what data do we lack
     what can't be known from these files
     what is missing
+    what don't these files tell
 notes sources
     which files were loaded
     what was read
@@ -175,10 +212,13 @@ go …view=compare&by=layer&base=demo_data/fsdp1
     where do the two runs differ
     which layers got slower
     differences per layer
+    runs layer by layer
+    why is this run faster
 go …sort=-kernel_ns_delta&base=demo_data/fsdp1
     which kernels regressed
     kernels slower than in the baseline
     kernels that got slower
+    new kernels
 """
 
 
@@ -279,6 +319,26 @@ async def test_the_figure_that_was_asked_for_is_on_the_screen() -> None:
         text = await screen("how were clocks synced")
         assert "1776349187.015923" in text
         await at.press("escape")
+
+
+async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower() -> None:
+    runs = set_of_runs()
+    async with explorer(SIZE, runs) as at:
+        ns = {
+            name: time
+            for row, name in enumerate(at.frame.labels)
+            if (time := at.frame.values["step_time_ns"].at(row))
+        }
+        best, second, *_ = sorted(ns, key=lambda name: ns[name])
+        longer = 100 * (ns[second] / ns[best] - 1)
+        await at.command("which run is the best one")
+        await at.press("enter")
+        said = f"{best} has the shortest step; {second}'s takes {longer:.1f} % longer"
+        assert said in " ".join(at.status.split()) and at.frame.labels[0] == best
+        await at.command("why is the other run slower")
+        await at.press("enter")
+        assert at.frame.view.name == "compare" and at.frame.view.baseline is not None
+        assert (at.frame.view.run, at.frame.view.base_run) == (f"all/{second}", f"all/{best}")
 
 
 async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:

@@ -50,6 +50,7 @@ def trl():
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": len(words)}
+    torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
     rows = [{"text": " ".join(f"w{(row * at) % 60}" for at in range(16))} for row in range(64)]
     with tempfile.TemporaryDirectory() as folder:
