@@ -13,6 +13,19 @@ from chopper_tui.search import spaced, stem
 _CONCEPTS: Final = """
     again
         back return returns undo before
+    compute
+        compute gemm gemms matmul attention kernel kernels vector elementwise
+    hardware
+        hardware how_many_gpus how_many_ranks gpu_type gpu_model world_size device devices
+    steady
+        steady steadiness variance variation varies vary jitter noise noisy reproducible stable
+        stability deterministic determinism fluctuate fluctuates
+    message
+        message messages
+    training
+        loss_curve trainer log goodput convergence
+    expert
+        expert experts moe router routing
     all
         total sum whole together
     aligned

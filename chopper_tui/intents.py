@@ -45,6 +45,7 @@ _ANSWERS: Final = """
         + drop first time cost per lossy slow
     @clock_drop | When the clock is low
         clock since drop; clock since; drop since; clock drop; throttled drop since; clock time
+        ; clock gpu
         + gpu time slow hot why throttled
     view=lost&by={split:name} | {Split:name} by time lost to the roof
         roof lossy; kernel lossy; shape lossy; roof slow; kernel roof
@@ -69,17 +70,45 @@ _ANSWERS: Final = """
         + all time others slow two step again speed why
     view=ranks | Ranks: who is late, and what the others wait
         others wait; held others; late; late cost; wait gpu; others held again; held again
-        ; late why; slow gpus
+        ; late why; slow gpus; compare others; wait first; wait time; wait gpus
         + gpu others cost time all wait why slow again who
     @why | Why a GPU is slow
         why gpu slow; why gpu late; why gpu hot; why gpu
         + others drop held
     view=losses | Losses: from the ideal to the measured step, in one sum
-        step lossy; ideal; time lossy; step ideal; all lossy; ideal lossy step; ideal lossy
+        where time; where time step; step lossy; why step slow; why step lossy; ideal; time
+        lossy; step ideal; all lossy;
+        ideal lossy step; ideal lossy
         + step all time per lossy up where cost compare
-    view=launch&by={split:gpu} | Launch: time lost to the host, queue and launches
-        host lossy; launch lossy; queue lossy; idle lossy
-        + time all per cost
+    view=overheads&by={split:operation} | {Split:operation} by what compute loses to the ideal
+        why compute lossy; why compute slow
+        + gemm kernel attention slow lossy time all
+    view=launch&by={split:gpu} | Launch: idle time, and what the GPUs wait for before they start
+        host lossy; host held; host fix; launching lossy; queue lossy; gap lossy; gap time;
+        gap split; host slow
+        ; host bound; launching bound; launching slow; launching late; launching time; gap first
+        + time all per cost gpu host cpu bound keep
+    view=power&sort=-mean_hot_c | Power and temperature of each GPU, the hottest first
+        hot gpu; hot
+        + first late why
+    view=determinism | Steadiness: how clocks, power and durations vary
+        steady step; steady gpu; steady time; steady clock; steady kernel; steady
+        + time clock power step gpu kernel between per run
+    view=roofline | Shapes next to their roof, and what bounds each
+        memory bound; roof shape; bound kernel; bound gemm; bound attention; bound shape; roof gemm
+        + memory kernel gemm shape attention lossy why bandwidth
+    view=comms&by=collective | Messages of each collective, and how fast they go
+        message comm; message shape; comm shape; message bandwidth
+        + shape bandwidth time first
+    view=experts | Experts: tokens of each
+        expert token; expert lossy; expert compare; expert
+        + compare token gpu
+    view=pipeline | Pipeline: stages, and their bubbles
+        pipeline gap; pipeline lossy; pipeline
+        + gap time per lossy
+    view=training | Training: the log's steps and losses
+        training time; training step; training
+        + time step
     view=findings | Findings: what to fix first, and what each saves
         fix first; fix; first saving; saving; what_next
         + first saving time all much step
@@ -110,6 +139,12 @@ _ANSWERS: Final = """
     :copy_view | Copy this table as Markdown
         markdown; copy table; copy ticket; markdown ticket
         + table copy ticket write view screen all
+    :snapshot | Write this view to a file
+        write table; write column
+        + write all
+    :notes gpus | Which GPUs the run has
+        hardware
+        + gpu run
     :report | Write an HTML report of this run
         page; report; write report
         + write report ticket run page all share colleague
@@ -217,6 +252,8 @@ def meant(run: Run, view: View, text: str) -> list[Meant]:
         }
         if not is_split and "{split" not in answer.target:
             unknown.append(asked.split)
+        if asked.limit:
+            unknown.append(asked.limit)
         if len(unknown) > len(words) // 2:
             continue
         offer = _offer(run, view, asked, answer)

@@ -146,17 +146,21 @@ def _hit(entry: Offer, words: Sequence[str], filling: Sequence[str]) -> _Scored:
 
 
 def found_among(
-    entries: Iterable[Offer], typed: Sequence[str], *, is_whole: bool = False
+    entries: Iterable[Offer],
+    typed: Sequence[str],
+    *,
+    is_whole: bool = False,
+    is_near: bool = False,
 ) -> list[Offer]:
     """The entries that have what was typed: in the title, or else explained, or most of it unless
-    it has to be the whole.
+    it has to be the whole, or any of it where what is near is enough.
 
     Those whose place has no answer come last and say so; one that lacks words names them.
     """
     every = spaced(" ".join(typed)).split()
     words = telling(every)
     filling = [word for word in every if word not in words]
-    most = 0 if is_whole else len(words) // 2
+    most = len(words) if is_near else 0 if is_whole else len(words) // 2
     hits = [_hit(entry, words, filling) for entry in entries]
     hits = [hit for hit in hits if hit.score > 0 and len(hit.missing) <= most]
     hits.sort(key=lambda hit: (not hit.is_titled, -hit.score))
@@ -178,5 +182,6 @@ def _shown(hit: _Scored) -> Offer:
     if hit.entry.lacks:
         return hit.entry._replace(why=f"not in this run: {hit.entry.lacks}")
     if hit.missing:
-        return hit.entry._replace(why=f"without “{' '.join(hit.missing)}”: {hit.entry.why}")
+        lacks = f"(It says nothing of “{' '.join(hit.missing)}”.)"
+        return hit.entry._replace(why=f"{hit.entry.why} {lacks}")
     return hit.entry

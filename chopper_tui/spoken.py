@@ -59,12 +59,14 @@ _LABELLED: Final = ("gpu", "iteration", "phase", "layer")
 _ORDERS: Final = {
     word: order
     for order, words in (
-        ("worst", "worst bad lost improvable"),
-        ("longest", "bottleneck bottlenecks slowest longest largest top biggest costliest"),
+        ("worst", "worst bad lost improvable inefficient inefficiency wasteful"),
+        ("longest", "slowest longest largest top biggest costliest"),
         ("shortest", "fastest shortest smallest best quickest"),
     )
     for word in words.split()
 }
+_SLOW: Final = frozenset(("slow", "bottleneck", "bottlenecks"))
+"""Words for the longest of rows, next to a level: else what is slow is named elsewhere."""
 _STATISTICS: Final = {name: name for name in STATISTICS if name != "sum"} | {"average": "mean"}
 _BASE: Final = frozenset(("baseline", "base", "reference"))
 _GAPS: Final = frozenset(("gap", "idle", "host", "cpu"))
@@ -178,8 +180,8 @@ def asked_in(run: Run, text: str) -> Asked:
             continue
         elif (second := _again(known, asked, word)) is not None:
             asked.again |= second
-        elif word in _ORDERS:
-            asked.order = _ORDERS[word]
+        elif word in _ORDERS or (word in _SLOW and asked.split):
+            asked.order = _ORDERS.get(word, "longest")
         elif word in _STATISTICS:
             asked.statistic = _STATISTICS[word]
         elif word in _LIMITS and words and (number := _amount(words)):
@@ -257,7 +259,8 @@ def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
         pairs.append((one.steps, other.steps))
     elif one.steps:
         level = [*one.steps][-1]
-        pairs.append((one.steps, asked_in(run, f"{level} {sides[1]}").steps))
+        if second := asked_in(run, f"{level} {sides[1]}").steps:
+            pairs.append((one.steps, second))
     else:
         known = _labels(run)
         levels = ("iteration", "gpu", "layer")
@@ -285,7 +288,8 @@ def _asked_for(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> Ite
         yield from _gap(run, view, asked)
         if (asked.steps or asked.split) and not (asked.order or asked.statistic):
             yield from _tabs_there(run, view, asked, tabs)
-        if asked.steps or asked.order or asked.statistic or asked.limit:
+        is_measured = bool({*asked.rest} & _MEASURES)
+        if asked.steps or asked.order or asked.statistic or asked.limit or is_measured:
             yield from _of_names(run, view, asked)
     elif asked.split == "shape" and asked.order:
         yield _of_shapes(run, at_place(view, asked.steps), asked, "", "")

@@ -26,7 +26,8 @@ _NO: Final = late(
     r"\b(?:without|no|removed?|ideal|perfect|zero|free|eliminat\w*|fix\w*|if not for)\b"
 )
 _SUPPOSED: Final = late(
-    r"\bif\b|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
+    r"\bat (?:the )?(?:nominal|full|max\w*|boost) clock"
+    r"|\bif\b|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
     r"|\bhow (?:long|fast)\b|\bpredict\w*|\bsimulat\w*|\breplay\w*"
     r"|\bsaves? (?:if|with)\b|\btwice\b|\bdoubled?\b|\bhalf\b|\bas peers\b|\bhalved\b"
 )

@@ -84,6 +84,8 @@ _CALL: Final = re.compile(r"[\w:]{1,24}")
 _ROOM: Final = 47
 """Characters of a title for what follows the cause: ` leaves GPUs idle 14.87 ms of 15.21 ms a
 step`."""
+_NATIVE: Final = "torch._C"
+"""In the names of calls in which PyTorch works, such as the backward pass."""
 _APART: Final = NEEDLESS | {UNSEEN}
 """Causes that can go while the rest stays."""
 _NEARLY_ALL: Final = 0.9
@@ -140,8 +142,9 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         cost = context.per_iteration(float(own.ns.sum()))
         if not len(own) or context.share(cost) < NAMED_COST.share:
             continue
-        if what not in NEEDLESS and 2 * _spots_of(context, own) < context.spots:
-            continue  # What stalls now and then is a late host.
+        is_rare = 2 * _spots_of(context, own) < context.spots
+        if what not in NEEDLESS and (is_rare or _NATIVE in what):
+            continue  # What stalls now and then is a late host; a native call does the step's work.
         where, _, there = _mostly_in(context, own)
         cells, part = _cells_with(context, own.take(there))
         if where.startswith(" on GPU") or not cells.any():
@@ -153,7 +156,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
             what,
             context.finding(
                 (of_name if cause.is_of_trace else one_line)(
-                    f"{what}{_in_title(cause)} {taken}", where
+                    f"{shortened(what)}{_in_title(cause)} {taken}", where
                 ),
                 f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs "
                 f"are idle{context.per_gpu} before launch calls",

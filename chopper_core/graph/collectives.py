@@ -39,10 +39,12 @@ from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Ki
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
+    counts_of,
     hashes,
     median_of,
     minima_of,
     others_median_of,
+    places_by,
     ranked,
     run_mask,
     run_maxima,
@@ -292,7 +294,7 @@ def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
     return found
 
 
-def transfer_pairs(found: Collectives) -> Index:
+def transfer_pairs(matched: Collectives) -> Index:
     """The rows of sends and receives that are one transfer by their ends alone, as pairs x 2, that
     which ends first before the other: the only two in a larger process group that end at a time.
 
@@ -300,12 +302,12 @@ def transfer_pairs(found: Collectives) -> Index:
     that these run follows in that order, the n-th of both are one: a send may be buffered, and end
     long before its receive begins.
     """
-    table, group = found.table, found.group[found.member_set]
-    is_open = np.isin(found.kind, _codes(table, _PAIRWISE)) & (found.members.sizes() == 1)
-    own = np.flatnonzero(is_open[found.member_set] & (group != UNKNOWN))
-    end = table.start_ns[found.rows] + table.duration_ns[found.rows]
+    table, group = matched.table, matched.group[matched.member_set]
+    is_open = np.isin(matched.kind, _codes(table, _PAIRWISE)) & (matched.members.sizes() == 1)
+    own = np.flatnonzero(is_open[matched.member_set] & (group != UNKNOWN))
+    end = table.start_ns[matched.rows] + table.duration_ns[matched.rows]
     own = own[np.lexsort((end[own], group[own]))]
-    rows, end, begins = found.rows[own], end[own], run_mask(group[own])
+    rows, end, begins = matched.rows[own], end[own], run_mask(group[own])
     begins[1:] |= np.diff(end) > _SAME_END_NS
     first = np.flatnonzero(begins)
     first = first[run_sizes(first, len(rows)) == _PAIR]
@@ -313,16 +315,20 @@ def transfer_pairs(found: Collectives) -> Index:
     pairs = np.stack([first, first + 1], axis=1)
     labels = [group[own], *(each[rows] for each in (table.gpu, table.stream, table.phase))]
     side = combined(labels)[1]
-    for ways in combined(list(np.sort(side[pairs], axis=1).T))[0].tolist():
-        places = [np.flatnonzero(side == way) for way in ways]
-        if len(places[0]) != len(places[1]):
+    places, known = places_by(side), np.zeros(len(rows), np.bool_)
+    found = []
+    ways, way = combined(list(np.sort(side[pairs], axis=1).T))
+    for which in np.argsort(-counts_of(way, len(ways)), kind="stable").tolist():
+        ends = [places[each] for each in ways[which].tolist()]
+        if len(ends[0]) != len(ends[1]) or known[np.concatenate(ends)].any():
             continue
-        later = end[places[1]] - end[places[0]]
+        later = end[ends[1]] - end[ends[0]]
         if later.min() < -_SAME_END_NS:
-            places, later = places[::-1], -later
+            ends, later = ends[::-1], -later
         if later.min() >= -_SAME_END_NS:
-            is_known = np.isin(side[pairs], ways).any(axis=1)
-            pairs = np.concatenate([pairs[~is_known], np.stack(places, axis=1)])
+            found.append(np.stack(ends, axis=1))
+            known[np.concatenate(ends)] = True
+    pairs = np.concatenate([*found, pairs[~known[pairs].any(axis=1)]])
     return np.asarray(rows[pairs], np.intp)
 
 

@@ -31,7 +31,7 @@ from chopper_tui.intents import meant
 from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
 from chopper_tui.search import Offer, found_among, is_titled, spaced
-from chopper_tui.spoken import can_look_through, going, place_named, spoken
+from chopper_tui.spoken import can_look_through, going, place_asked, place_named, spoken
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -41,6 +41,8 @@ _SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "l
 """What the palette offers first, after the seven places."""
 _MOST_CHECKED: Final = 12
 """Columns among the first hits of which it is found out whether the run has them."""
+_MOST_NEAR: Final = 5
+"""Entries near a question that nothing answers, before the places."""
 _MOST_MEANT: Final = 3
 """Answers of a question, the likeliest first."""
 _STEP: Final = "step_time_ns"
@@ -75,7 +77,7 @@ def answer(screen: Explorer, text: str, refusal: str = "") -> None:
     elif refusal:
         raise UsageError(refusal)
     else:
-        _search(screen, f"Nothing here answers “{text}”. There is:")
+        _search(screen, f"Nothing here answers “{text}”. What is near:", near=text)
 
 
 def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
@@ -83,7 +85,7 @@ def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
     return bool(_found(screen, _known(screen), text.lower().split(), is_whole=is_whole))
 
 
-def _search(screen: Explorer, title: str, typed: str = "") -> None:
+def _search(screen: Explorer, title: str, typed: str = "", near: str = "") -> None:
     from chopper_tui.widgets.dialogs import Search
 
     known, said = _known(screen), dict[str, str]()
@@ -99,7 +101,11 @@ def _search(screen: Explorer, title: str, typed: str = "") -> None:
         if key in said:
             screen.steps.add(lambda: None if screen.status.is_error else screen.say(said[key]))
 
-    screen.choose(title, _options(_listed(screen)), None, perform, Search(found, typed))
+    listed = [*_listed(screen)]
+    if near:
+        nearest = found_among(known, near.lower().split(), is_near=True)
+        listed = [*nearest[:_MOST_NEAR], *(each for each in listed if each not in nearest)]
+    screen.choose(title, _options(listed), None, perform, Search(found, typed))
 
 
 def _known(screen: Explorer) -> list[Offer]:
@@ -138,6 +144,7 @@ def _found(
     tabs = [each for each in known if each.action == "view" and each.title[:1].isdigit()]
     said = spoken(run, screen.view, tabs, in_usual_words(text))
     asked = meant(run, screen.view, text)
+    asked = [replace(each, offer=_explained(screen, each.offer)) for each in asked]
     whole = [each.offer for each in asked if each.is_whole and not each.offer.lacks]
     partly = [each.offer for each in asked if not each.is_whole and not each.offer.lacks]
     lacking = [
@@ -152,12 +159,20 @@ def _found(
     meaning = _meanings(screen, text)
     if _marks_unknown(run, known, hits):
         hits = found_among([*known, *others], words, is_whole=is_whole)
-    titled = [each for each in hits if each in tabs and is_titled(each, words)]
+    is_place = place_asked(run, screen.view, text) is not None
+    titled = [each for each in hits if each in tabs and is_titled(each, words) and not is_place]
     found = dict[tuple[str, str], Offer]()
     asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT]]
     for each in [*titled, *named, *meaning, *asked_for, *hits, *lacking[:1]]:
-        found.setdefault((_key(each), each.title), each)
+        # Figures of one view are several entries, what does the same otherwise is one.
+        found.setdefault((_key(each), each.title if each.action == "view" else ""), each)
     return [*found.values()]
+
+
+def _explained(screen: Explorer, entry: Offer) -> Offer:
+    """An entry with the help of its action, where it has no explanation of its own."""
+    action = screen.actions.get(entry.action)
+    return entry._replace(why=action.help) if action is not None and not entry.why else entry
 
 
 def _runs_named(screen: Explorer, text: str) -> list[Offer]:

@@ -201,8 +201,14 @@ class Chooser(Sought[Any]):
 
     def _line(self, place: int) -> Text:
         _, title, why = self._shown[place]
+        widest = self._widest
+        if self._search is not None:
+            # What the entry is comes first; of a long title the explanation is below the list.
+            short = self._cells * 3 // 5
+            why = why if len(title) <= short else ""
+            widest = max((len(each) for _, each, _ in self._shown if len(each) <= short), default=0)
         if why:
-            return _option(f"{title:<{self._widest}}  ", why, self._cells)
+            return _option(f"{title:<{widest}}  ", why, self._cells)
         # A sentence, wrapped and set in below its first word.
         margin = " " * (len(title) - len(title.lstrip("→> ")))
         lines = textwrap.wrap(title, max(self._cells, 1), subsequent_indent=margin)

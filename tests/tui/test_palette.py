@@ -121,7 +121,7 @@ async def test_words_that_no_entry_has_are_named_in_those_that_have_most() -> No
     async with explorer((100, 30), measured_run()) as at:
         titles = await search(at, "critical path spaghetti")
         assert titles[0] == "2  Timeline · critical path"
-        assert at.app.screen._shown[0][2].startswith("without “spaghetti”: ")
+        assert at.app.screen._shown[0][2].endswith("(It says nothing of “spaghetti”.)")
         await at.press("escape", "escape")
         # As an unknown command these words are searched for, too.
         await at.command("critical path spaghetti")

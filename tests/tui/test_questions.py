@@ -141,6 +141,7 @@ what_if no host gaps
     how long would a step be without host gaps
 go demo_data/fsdp2?view=losses
     where does the step time go up to the ideal step
+    where does the time go
     waterfall from ideal to measured
     how much does a step lose in total
     what do we lose compared to the ideal step
@@ -170,6 +171,15 @@ go demo_data/fsdp2?view=comms&by=kind
     all_gather network or waiting
     is nccl slow or waiting
     is the network the problem
+go demo_data/fsdp2?view=launch&by=gpu
+    idle time per gpu
+    are we launch bound
+    is the host the bottleneck
+go demo_data/fsdp2?view=roofline
+    which kernels are memory bound
+    what limits attention
+go demo_data/fsdp2?view=determinism
+    how stable are the steps
 go demo_data/fsdp2?view=overlap
     do collectives slow down the matmuls
     how much slower are gemms while nccl runs

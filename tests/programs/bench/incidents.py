@@ -2063,7 +2063,8 @@ def line(verdict: Verdict) -> str:
     note = "" if old is None else f" (grown from {old:.2f})"
     ratios = [v / 1e6 / truth for v in (cost, saving) if v is not None and truth]
     ratio = min(ratios, key=lambda r: abs(r - 1)) if ratios else None
-    inside = "–" if low is None else "y" if low <= truth * 1e6 <= high else "n"
+    # A replay is exact to a part of a percent.
+    inside = "–" if low is None else "y" if 0.99 * low <= truth * 1e6 <= 1.01 * high else "n"
     named = "y" if verdict.is_named(row) else "n"
     later = [n for n, (r, _) in enumerate(verdict.rows) if verdict.is_named(r)]
     if named == "n" and later:
