@@ -422,6 +422,7 @@ def compiles(case: AdviceCase) -> Mapping[str, str] | None:
 def stalls_anywhere(case: AdviceCase) -> Mapping[str, str] | None:
     """Hosts of several GPUs stall at places that have nothing in common."""
     is_known = case.host_cause[0] in NEEDLESS | {UNSEEN} or case.finding.gpu is not None
+    is_known |= "host as peers" not in case.finding.remedy
     return None if is_known or len(case.context.gpus) < 2 else {}
 
 
@@ -551,7 +552,7 @@ ADVICE: Final = (
         compiles,
     ),
     Advice(
-        ("late-host",),
+        ("late-host", "straggler"),
         "Rule out garbage collection, which stalls each interpreter when it likes: call "
         "gc.freeze() after warm-up, then gc.disable() and gc.collect() at the same step on all "
         "ranks.",

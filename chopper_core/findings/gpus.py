@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.host_causes import cause_beyond
+from chopper_core.analyses.host_causes import NEEDLESS, cause_beyond
 from chopper_core.analyses.leads import (
     CAUSES,
     LOW_CLOCK_RATIO,
@@ -147,6 +147,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             # What is always there isn't what is there now and then.
             is_rare = len(late.when) < len(leads.iterations)
             found.setdefault((late.cause, what, is_rare), []).append((late, each))
+    _join_hosts_in_turn(leads, found)
     stage = _of_long_stage(context)
     late_by_cause: dict[str | None, set[int]] = {}
     for (cause, _, _), turns in found.items():
@@ -169,6 +170,21 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         evidence = context.with_view("ranks", sort="-delay_ns")
         title = one_line(more.partition(":")[0])
         yield context.finding(title, more, evidence, Cost.UNKNOWN, None, group=Group.UNKNOWN)
+
+
+def _join_hosts_in_turn(
+    leads: RankLeads, found: dict[tuple[str | None, str, bool], list[tuple[Straggler, Finding]]]
+) -> None:
+    """Make one of hosts that are late in different steps and operations, for nothing that is known
+    to stall them: it may be anywhere, as where interpreters collect garbage."""
+    own = [key for key in found if key[0] == "host" and not any(map(key[1].count, NEEDLESS))]
+    turns = [each for key in own for each in found[key]]
+    when = [at for late, _ in turns for at in late.when]
+    is_in_turn = len(set(when)) == len(when) >= len(leads.iterations) / 2
+    if len(own) > 1 and is_in_turn and len(_gpus_of(leads, turns)) > 1:
+        for key in own:
+            del found[key]
+        found["host", "", True] = turns
 
 
 def _gpus_of(leads: RankLeads, late: list[tuple[Straggler, Finding]]) -> set[int]:
@@ -220,12 +236,15 @@ def _in_turn(
     context: FindingsContext, leads: RankLeads, turns: list[tuple[Straggler, Finding]]
 ) -> Finding:
     """GPUs that delay the others in different steps, for the same cause."""
-    first, text = turns[0][1], why_late(leads, turns[0][0], "")[0].partition(": ")[0]
+    first = turns[0][1]
+    texts = {why_late(leads, late, "")[0].partition(": ")[0] for late, _ in turns}
     named = listed(
         f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
     )
     delays = [late.once_ns for late, _ in turns]
     what = _ITS.get(turns[0][0].cause or "", "comes last")
+    is_host = turns[0][0].cause == "host"
+    text = texts.pop() if len(texts) == 1 else what
     return context.finding(
         one_line(f"another GPU in turn {what}", ": the others wait"),
         f"another GPU in turn {text}: {named}; it delays the others by "
@@ -233,8 +252,9 @@ def _in_turn(
         first.evidence,
         first.kind,
         sum(each.cost_ns or 0.0 for _, each in turns),
-        cells=_cells_of(context, leads, turns),
-        changes=_changes(leads, turns[0][0]),
+        cells=None if is_host else _cells_of(context, leads, turns),
+        # That the others' hosts stall as well shows once none of these does.
+        changes=("host as peers",) if is_host else _changes(leads, turns[0][0]),
     )
 
 

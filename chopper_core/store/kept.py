@@ -26,6 +26,7 @@ from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import atomic, debug
+from chopper_core.util.errors import ChopperError
 
 T = TypeVar("T")
 _MOST_FILES: Final = 256
@@ -207,7 +208,7 @@ class Derived:
                         return
                     place.keep((self._name, worked_out))
                     self._forget()
-                except (*_UNREADABLE, OverflowError) as error:
+                except (*_UNREADABLE, OverflowError, ChopperError) as error:
                     debug.note(f"{key[0]} is not kept: {error}")
 
         writer = Thread(target=write)

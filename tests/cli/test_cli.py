@@ -369,7 +369,7 @@ def test_metrics_lists_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert {*names} <= {*known} and len({*names}) == len(names)
     unlisted = {name for name, each in known.items() if not each.source.startswith("runs")}
     extra = sorted(unlisted - {*names})
-    assert extra == []
+    assert not extra, extra
     of_rows = {entry["name"]: entry["rows"] for entry in document["columns_of_other_rows"]}
     assert of_rows["held_bytes"] == "what holds memory" and of_rows["part_ns"] == "parts of a step"
     for format_name in ("text", "markdown"):

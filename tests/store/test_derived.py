@@ -378,6 +378,23 @@ def test_a_store_that_cannot_be_written_keeps_it_in_the_cache(
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
+def test_what_cannot_be_kept_is_no_word_on_the_terminal(tmp_path: Path) -> None:
+    """Of two logs of the same GPUs none is used, and nothing is there to keep of them."""
+    log = ROOT / "demo_data" / "fsdp1" / "telemetry" / "amd_smi_monitor.csv"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("one.csv", "two.csv"):
+        shutil.copy(log, folder / name)
+    found = subprocess.run(
+        [sys.executable, "-m", "chopper_tui", "show", str(folder)],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "no samples of GPU 0" in found.stdout and "Traceback" not in found.stderr
+
+
 def test_what_is_derived_is_no_file_of_the_run(copy: Path) -> None:
     before = cache.key_of(str(copy))
     _json(copy, "?view=ranks")

@@ -9,6 +9,7 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
+from tests.align.traces import GEMM
 from tests.training import Rank, opened, step
 
 STEPS, STALL_US = 6, 150
@@ -78,3 +79,34 @@ def test_hosts_of_a_whole_phase_are_peers_of_each_other(tmp_path: Path) -> None:
         times[stall_us] = 1e3 * (ranks[0].now - begins) / STEPS
     asked = query(run, View(run.name, name="whatif", of="phase:forward host as peers"))
     assert asked.row(1)["saving_ns"] == pytest.approx(times[4000] - times[0], rel=0.05)
+
+
+def test_hosts_that_stall_in_turn_are_one_finding(tmp_path: Path) -> None:
+    """In each step another one does, in another operation: what no trace names may be anywhere."""
+    times = {}
+    for stall_us in (0, 2500):
+        folder = tmp_path / str(stall_us)
+        folder.mkdir()
+        ranks = [Rank(number, 4) for number in range(4)]
+        begins = ranks[0].now
+        for number in range(STEPS):
+            start = ranks[0].now
+            for each in ranks:
+                with each.note_around("forward"):
+                    for part in range(STEPS):
+                        with each.note_around(f"part_{part}_ip"):
+                            each.kernel(GEMM, 60, "aten::mm")
+                            if each.rank == number % 4 and part == number:
+                                each.pause(stall_us)
+            step(ranks, number, [2000] * 4, layers=2)
+            for each in ranks:
+                each.read_back()
+                each.now = max(other.now for other in ranks)
+                each.note(f"ProfilerStep#{number}", start, each.now)
+        run = opened(ranks, folder)
+        times[stall_us] = 1e3 * (ranks[0].now - begins) / STEPS
+    frame = query(run, View(run.name, name="findings", columns=("+advice",)))
+    figures = frame.row(0)
+    assert frame.labels[0].startswith("Another GPU in turn is held back by its host")
+    assert figures["saving_ns"] == pytest.approx(times[2500] - times[0], rel=0.1)
+    assert "gc.freeze()" in str(figures["advice"])

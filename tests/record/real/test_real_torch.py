@@ -180,7 +180,7 @@ def test_loops_by_the_libraries_themselves(library: str, tmp_path: Path) -> None
     for rank in (0, 1):
         own, names = annotations(tmp_path / "run" / f"step{SKIP}" / f"rank{rank}.json.gz")
         assert own == rank and steps(names) == window()
-        assert names["lm_head"] == names["Layer_0"] == names["Layer_1"] == 2 * TRACED
+        assert names["embed_tokens"] == names["Layer_0"] == names["Layer_1"] == 2 * TRACED
     rings = [read_ring(path) for path in (tmp_path / "run" / "steps").glob("*.ring")]
     for ring in rings:
         assert ring.step.tolist() == list(range(len(ring))) and STEPS - 2 <= len(ring) <= STEPS
