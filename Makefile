@@ -45,7 +45,7 @@ faults: $(VENV)/dev
 live-hour: $(VENV)/dev
 	$(BIN)/python -m tests.programs.live_hour $(HOUR)
 
-# Records training scripts with real torch on two ranks of the CPU; TORCH names a Python that has it: make test-record TORCH=~/torch/bin/python
+# Records training scripts with real torch on two ranks of the CPU, also by deepspeed, torchtitan and trl where they are; TORCH names a Python: make test-record TORCH=~/torch/bin/python
 test-record: $(VENV)/dev
 	CHOPPER_TORCH="$(TORCH)" $(BIN)/python -m pytest -rs --durations=0 tests/record/real
 

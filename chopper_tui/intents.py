@@ -61,12 +61,18 @@ _ANSWERS: Final = """
         attention slow comm
         ; held comm gemm; overlap
         + gemm kernel attention time use drop all why cost work split
+    view=kernels&sort=-kernel_ns_delta&filter=kernel_ns_delta>0 | Kernels that got slower
+        slow kernel baseline
+        + compare run time use all first others two per
+    view=compare&by={split:layer}&filter=elapsed_ns_delta>0 | {Split:layer} that got slower
+        slow split baseline; slow baseline; slow split baseline run
+        + all time others slow two step again run compare per first
     view=kernels&sort=-kernel_ns_delta | Kernels by their difference from the baseline
-        slow kernel baseline; compare kernel baseline
+        compare kernel baseline
         + compare run time use all first others two per
     view=compare&by={split:layer} | Compare the runs by {split:layer}
-        compare run; compare split; slow split baseline; compare baseline; run split baseline
-        ; slow baseline; why run baseline; why speed baseline
+        compare run; compare split; compare baseline; run split baseline; why run baseline
+        ; why speed baseline; why slow baseline
         + all time others slow two step again speed why
     view=ranks | Ranks: who is late, and what the others wait
         others wait; held others; late; late cost; wait gpu; others held again; held again
@@ -288,7 +294,8 @@ def _offer(run: Run, view: View, asked: Asked, answer: AskedPlace) -> Offer | No
 
     by = options.get("by", "")
     by = _SPLIT.sub(lambda found: chosen(found[2]), by)
-    shown = replace(with_view(place, name), by=by, sort=options.get("sort", ""))
+    sort, only = options.get("sort", ""), options.get("filter", "")
+    shown = replace(with_view(place, name), by=by, sort=sort, filter=only)
     return going(filled(answer.title), question_of_place(name), shown)._replace(
         lacks=reason_against_view(run, name)
     )

@@ -27,6 +27,12 @@ def modules() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_bytes()) for room in ROOMS for path in room.rglob("*.py")}
 
 
+@pytest.fixture(scope="module")
+def nodes(modules: dict[Path, ast.Module]) -> dict[Path, list[ast.AST]]:
+    """All that is in each module, walked once."""
+    return {path: [*ast.walk(module)] for path, module in modules.items()}
+
+
 def test_no_two_classes_have_one_name(modules: dict[Path, ast.Module]) -> None:
     named = defaultdict(list)
     for path, module in modules.items():
@@ -37,7 +43,7 @@ def test_no_two_classes_have_one_name(modules: dict[Path, ast.Module]) -> None:
     assert {name: places for name, places in named.items() if len(places) > 1} == {}
 
 
-def test_conditions_are_written_as_conditions(modules: dict[Path, ast.Module]) -> None:
+def test_conditions_are_written_as_conditions(nodes: dict[Path, list[ast.AST]]) -> None:
     """`"s" if many else ""`, not a text times a truth value, nor a slice that begins at one."""
 
     def is_truth(node: ast.expr | None) -> bool:
@@ -55,8 +61,8 @@ def test_conditions_are_written_as_conditions(modules: dict[Path, ast.Module]) -
         return is_text or isinstance(node, ast.JoinedStr | ast.List | ast.Tuple)
 
     found = []
-    for path, module in modules.items():
-        for node in ast.walk(module):
+    for path, own in nodes.items():
+        for node in own:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
                 sides = (node.left, node.right), (node.right, node.left)
                 bad = any(is_listed(one) and is_truth(other) for one, other in sides)
@@ -86,18 +92,18 @@ def test_no_two_public_functions_have_one_name(modules: dict[Path, ast.Module]) 
 SCRAPER = ("feeds.py", "scrape_feed")
 
 
-def test_the_code_neither_evaluates_nor_connects(modules: dict[Path, ast.Module]) -> None:
+def test_the_code_neither_evaluates_nor_connects(nodes: dict[Path, list[ast.AST]]) -> None:
     calls = {"eval", "exec", "compile", "__import__"}
     others = {"socket", "urllib", "http", "requests", "ftplib", "smtplib", "marshal", "shelve"}
     # `--scrape URL` alone connects: the function that it calls imports what it needs.
     scrapes: dict[str, set[int]] = defaultdict(set)
-    for path, module in modules.items():
-        for node in ast.walk(module):
+    for path, own in nodes.items():
+        for node in own:
             if isinstance(node, ast.FunctionDef) and (path.name, node.name) == SCRAPER:
                 scrapes[path.name] = {each.lineno for each in node.body}
     assert [*scrapes] == [SCRAPER[0]]
-    for path, module in modules.items():
-        for node in ast.walk(module):
+    for path, own in nodes.items():
+        for node in own:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in calls, path
             if isinstance(node, ast.Import):
@@ -110,11 +116,11 @@ def test_the_code_neither_evaluates_nor_connects(modules: dict[Path, ast.Module]
     assert "`--engine dask`" in told and "`--watch --scrape`" in told
 
 
-def test_text_leaves_through_one_escaper(modules: dict[Path, ast.Module]) -> None:
+def test_text_leaves_through_one_escaper(nodes: dict[Path, list[ast.AST]]) -> None:
     """Writers take `Escaped`, which mypy checks; what makes and what writes it stands here."""
     makers, writers = set(), set()
-    for path, module in modules.items():
-        for node in ast.walk(module):
+    for path, own in nodes.items():
+        for node in own:
             if isinstance(node, ast.Call):
                 call = ast.unparse(node.func)
                 makers |= {path.name} if call == "Escaped" else set()
@@ -195,12 +201,12 @@ CODES: Final = {
 }  # fmt: skip
 
 
-def sentences(modules: list[ast.Module]) -> dict[str, int]:
+def sentences(modules: list[list[ast.AST]]) -> dict[str, int]:
     """Each sentence of an error in the code, with … for what varies, and its exit code."""
     constants = {
         node.target.id: node.value
         for module in modules
-        for node in module.body
+        for node in ast.iter_child_nodes(module[0])
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
     }
 
@@ -218,7 +224,7 @@ def sentences(modules: list[ast.Module]) -> dict[str, int]:
 
     found: dict[str, int] = {}
     for module in modules:
-        for call in ast.walk(module):
+        for call in module:
             if isinstance(call, ast.Call) and call.args:
                 name = getattr(call.func, "attr", getattr(call.func, "id", ""))
                 says = re.sub("…(?:…)+", "…", text(call.args[0])) if name in CODES else ""
@@ -227,14 +233,14 @@ def sentences(modules: list[ast.Module]) -> dict[str, int]:
     return found
 
 
-def test_every_sentence_is_listed_with_its_test(modules: dict[Path, ast.Module]) -> None:
+def test_every_sentence_is_listed_with_its_test(nodes: dict[Path, list[ast.AST]]) -> None:
     """A new one fails here until its row names the test that provokes it, in place of `?`."""
     page = PAGE.read_text(encoding="utf-8")
     rows = page.split("<!-- sentences -->\n")[1].split("\n<!-- /sentences -->")[0].splitlines()[2:]
     known = {row.rpartition(" | ")[0]: row.rpartition(" | ")[2] for row in rows}
     listed = [
         f"| {cell(says)} | {code}"
-        for says, code in sentences([modules[path] for path in sorted(modules)]).items()
+        for says, code in sentences([nodes[path] for path in sorted(nodes)]).items()
     ]
     rows = [f"{row} | {known.get(row, '? |')}" for row in listed]
     fresh = [row for row in listed if row not in known]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.inputs import MEASURED
+from chopper_core.model.inputs import MEASURED, FoundRun
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import ChopperError, UsageError
@@ -106,7 +107,7 @@ def opened_run(
     is_verified: bool = True,
 ) -> Run:
     """A run, or several of a directory, by name."""
-    if holds_several(name, how.use_cache):
+    if runs := runs_at(name, how.use_cache):
         from chopper_core.model.settings import given_settings
 
         several = extension_part("runs", f"{name} holds several runs: to show them side by side")
@@ -117,6 +118,7 @@ def opened_run(
             jobs=how.jobs,
             use_cache=how.use_cache,
             overrides=overrides.of_run,
+            found=runs,
         )
         return found
     run = _one_run(name, overrides.of_run, how, progress, is_verified=is_verified)
@@ -151,22 +153,22 @@ def _one_run(
 
 
 def holds_several(name: str, use_cache: bool) -> bool:
-    """Whether a name is several runs, or directories that hold some; searched once for a state."""
-    from chopper_core.ingest.cache import found_runs, kept
+    """Whether a name is several runs, or directories that hold some."""
+    return bool(runs_at(name, use_cache))
+
+
+def runs_at(name: str, use_cache: bool) -> Sequence[FoundRun]:
+    """The runs that a name is, or that its directories hold; none where they are one."""
+    from chopper_core.ingest.cache import found_runs
     from chopper_core.store.format import is_store, paths_of
 
     paths = paths_of(name)
     if not all(path.exists() and not is_store(path) for path in paths) or paths[0].is_file() >= len(
         paths
     ):
-        return False
-    place = kept("sets", name)
-    known = place.recall(bool) if use_cache else None
-    if known is None:
-        known = len(found_runs(name, use_cache=use_cache)) > 1
-        if use_cache:
-            place.keep(known)
-    return known
+        return ()
+    found = found_runs(name, use_cache=use_cache)
+    return found if len(found) > 1 else ()
 
 
 def verify_view(view: View, progress: Progress) -> None:

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.ingest.spelling import absolute, is_spelled_out, respelled
 from chopper_core.model.hardware import is_file, own_file
+from chopper_core.model.inputs import FoundRun
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
 from chopper_core.store.format import (
@@ -34,11 +35,6 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
 from chopper_core.util.progress import Progress, silent
 
-if TYPE_CHECKING:
-    from chopper_core.ingest.discovery import (
-        FoundRun,
-    )  # a run opened before is searched for nowhere
-
 T = TypeVar("T")
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
@@ -46,10 +42,12 @@ _MAPPED_FROM_ROWS: Final = 1 << 15
 """A run of so many activities takes less memory once it is mapped from its store."""
 _MOST_BYTES: Final = 20 * 10**9
 MOST_DAYS: Final = 60
-KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived", "screens")
-"""Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
-hold several runs, and which; which stores are intact; digests of the program; what was derived from
+KINDS: Final = ("rows", "found", "verified", "program", "derived", "screens")
+"""Kinds of figures that are kept with the cached runs: rows of tables of runs; the runs that
+directories hold; which stores are intact; digests of the program; what was derived from
 stores that can't be written; first screens of the explorer."""
+_EVERY_KIND: Final = (*KINDS, "sets")
+"""With what older versions kept."""
 
 
 class CacheEntry(Struct, frozen=True):
@@ -315,7 +313,7 @@ def trim(newest: Path | None = None) -> None:
         if is_older and (-used_s < since_s or total > most_bytes()):
             debug.note(f"{path} is removed: unused, or the cache is full")
             atomic.remove_folder(path)
-    for kind in KINDS:
+    for kind in _EVERY_KIND:
         for folder in _of_kind(kind):
             for used_s, _, file in _files(folder):
                 if used_s < since_s:
@@ -368,11 +366,12 @@ def _place(kind: str, name: str, overrides: Overrides) -> Path:
 def found_runs(name: str, *, use_cache: bool = True) -> list[FoundRun]:
     """The runs at and below a path, as `find_runs` finds them: searched once for a state of its
     files."""
-    from chopper_core.ingest.discovery import FoundRun, find_runs
-
     place = kept("found", name) if use_cache else None
     known = place.recall(list[FoundRun]) if place is not None else None
     if known is None:
+        # A run that was opened before needs none of it.
+        from chopper_core.ingest.discovery import find_runs
+
         known = find_runs([name])
         if place is not None:
             place.keep(known)
@@ -386,7 +385,7 @@ def clear(*, old_only: bool = False) -> tuple[int, int]:
     for entry in removed:
         atomic.remove_folder(entry.path)
     if not old_only:
-        for kind in KINDS:
+        for kind in _EVERY_KIND:
             shutil.rmtree(directory().parent / kind, ignore_errors=True)
     return len(removed), sum(entry.size_bytes for entry in removed)
 

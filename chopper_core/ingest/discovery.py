@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.address import nothing_at
+from chopper_core.model.inputs import FoundRun
 from chopper_core.model.settings import in_name
 from chopper_core.record.manifest import MANIFEST, read_manifest
 from chopper_core.sources.ranks import (
@@ -64,16 +65,6 @@ _GENERIC: Final = re.compile(
 
 _OF_JOB: Final = re.compile(r"\d+|checkpoint[-_]\d+", re.IGNORECASE)
 """Names of the directories of one job that each have a log."""
-
-
-class FoundRun(Struct, frozen=True):
-    """A run of a directory of runs."""
-
-    name: str
-    """Its path below the directory."""
-    path: str
-    is_empty: bool = False
-    """Whether it has no data, where its neighbours of such names do."""
 
 
 class _Part(Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chopper_core.ingest.discovery import FoundRun
+from chopper_core.model.inputs import FoundRun
 from chopper_core.model.recent import OtherRun
 from chopper_core.record.manifest import Manifest
 from chopper_core.sources.ranks import process_in_name

@@ -36,7 +36,7 @@ _MAX_HEADINGS: Final = 50
 _AGAIN: Final = 128, 512
 """Lines, at least and at most, that are read once more with new ones: rates are differences to
 the sample before, and samples with one stamp are averaged."""
-_ROUNDS: Final = 4
+_ROUNDS: Final = 2
 """Fewer lines do where they have so many samples of each signal."""
 _PIECE: Final = 1 << 18
 _BLOCK: Final = 1 << 15

@@ -1,4 +1,4 @@
-"""The inputs of a run: its GPUs, files, their clocks and the devices they name."""
+"""The inputs of a run: where it is, its GPUs, files, their clocks and the devices they name."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ ONE_CLOCK: Final = "one clock"
 """The clock of a source begins so if all ranks' times are on one clock already."""
 NO_RANK: Final = -1
 """The rank of a source that doesn't give it."""
+
+
+class FoundRun(Struct, frozen=True):
+    """A run of a directory of runs."""
+
+    name: str
+    """Its path below the directory."""
+    path: str
+    is_empty: bool = False
+    """Whether it has no data, where its neighbours of such names do."""
 
 
 class Gpu(Struct, frozen=True):

@@ -6,6 +6,7 @@ Conversions avoid `pa.array` and `to_numpy`, which import pandas: 0.4 s.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def numbers_or(column: pa.Array | pa.ChunkedArray, missing: float) -> AnyArray:
     return np.where(is_valid[array.offset : array.offset + len(array)], numbers, missing)
 
 
+@cache
 def _dtype(type_: pa.DataType) -> np.dtype[Any]:
     kind = type_.value_type if pa.types.is_large_list(type_) else type_
     return np.dtype("float64" if kind == pa.float64() else str(kind))

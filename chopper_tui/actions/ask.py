@@ -29,6 +29,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
 from chopper_core.views import RUNS, WHATIF, view_spec
+from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import SeveralRuns, splits_of
 from chopper_tui.actions.compare import leave_run, refuse_of_set, runs_filter, view_of_set
 from chopper_tui.actions.program import open_command
@@ -360,12 +361,18 @@ def _followed_notes(run: Run) -> list[str]:
     return [*filter(None, [run.recent.problem, run.recent.gone]), *others]
 
 
+_LACKED: Final = ("memory", "cpu")
+"""Views whose reason to be empty is something that the files of a run don't tell."""
+_NO_CORES: Final = "no record of the cores on which the ranks' threads run"
+
+
 def _sources_text(run: Run, width: int) -> str:
     from chopper_core.render import info
 
     lines: list[str] = []
-    missing = info.missing_of(run)
-    for line in [*(["missing", *(f"  {each}" for each in missing), ""] if missing else [])]:
+    missing = [*info.missing_of(run), *map(partial(reason_against_view, run), _LACKED)]
+    missing = [*filter(None, missing), _NO_CORES]
+    for line in ("missing", *(f"  {each}" for each in missing), ""):
         lines += wrap(line, width, subsequent_indent="    ") or [""]
     for line in info.info_text(run, width).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -113,7 +113,10 @@ async def normalise(screen: Explorer, argument: str, *, has_best: bool = False) 
         name = ""
     if name is None:
         raise UsageError("there is no row to divide by")
-    await screen.change(replace(screen.view, baseline=Baseline(name) if name else None, sort=""))
+    what = "the best" if name == BEST else clean(name)
+    why = f"divided by {what}; space marks two rows, then = says why they differ"
+    view = replace(screen.view, baseline=Baseline(name) if name else None, sort="")
+    await screen.change(view, why if name else "")
 
 
 async def view_of_set(screen: Explorer, name: str) -> None:

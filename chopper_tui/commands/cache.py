@@ -14,7 +14,6 @@ from chopper_tui.commands.output import write
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 _KEPT: Final = {
     "rows": "rows of tables of runs",
-    "sets": "answers whether a directory holds several runs",
     "found": "lists of the runs in a directory",
     "verified": "stores that were verified",
     "program": "versions of Chopper and its plugins",

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.demo import small_files
+
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "tests" / "extensions" / "plugin"
 SCRIPT = """
@@ -26,7 +28,6 @@ for words in json.loads(sys.argv[1]):
     modules = [name for name in sys.modules if name.startswith(("importlib.metadata", "chopper_w"))]
     print(json.dumps([code, out.getvalue(), err.getvalue(), modules]))
 """
-RUN = str(ROOT / "demo_data" / "fsdp1")
 BROKEN = """[chopper.sources]
 bad = chopper_broken:nothing
 worse = chopper_broken.source
@@ -60,18 +61,19 @@ def commands(folder: Path, *lines: list[str], plugins: Path) -> list[tuple[int, 
 
 
 def test_a_package_adds_one_of_each(tmp_path: Path) -> None:
+    run = str(small_files())
     lines = [f"{time}.0,{gpu},{500 + gpu}" for time in range(1, 90) for gpu in (0, 1)]
     (tmp_path / "run.watts").write_text("\n".join(["time,gpu,watts", *lines]))
     before, view, by, metric, power, findings, export, unknown = commands(
         tmp_path,
-        ["show", f"{RUN}/rank0.json.gz:gpu=0?view=kernels"],
-        ["show", f"{RUN}?view=gaps", "--format", "json"],
-        ["show", f"{RUN}?view=gaps&by=gpu"],
-        ["show", f"{RUN}:gpu=1?columns=mean_gap_ns,idle_ns,activities", "--format", "json"],
+        ["show", f"{run}/rank0.json.gz:gpu=0?view=kernels"],
+        ["show", f"{run}?view=gaps", "--format", "json"],
+        ["show", f"{run}?view=gaps&by=gpu"],
+        ["show", f"{run}:gpu=1?columns=mean_gap_ns,idle_ns,activities", "--format", "json"],
         ["show", f"{tmp_path / 'run.watts'}?view=power", "--format", "json"],
-        ["show", f"{RUN}?view=findings&columns=+advice"],
-        ["export", RUN, "--to", "names", "-o", str(tmp_path / "names.txt")],
-        ["show", f"{RUN}?view=nosuch"],
+        ["show", f"{run}?view=findings&columns=+advice"],
+        ["export", run, "--to", "names", "-o", str(tmp_path / "names.txt")],
+        ["show", f"{run}?view=nosuch"],
         plugins=PLUGIN,
     )
     # Names that Chopper has itself don't wait for the list of installed packages.
@@ -153,16 +155,16 @@ def test_a_broken_package_costs_a_sentence(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chopper-broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(BROKEN)
-    other = tmp_path / "notes.txt"
+    run, other = str(small_files()), tmp_path / "notes.txt"
     other.write_text("notes")
     source, missing, view, metric, export, findings = commands(
         tmp_path,
-        ["show", f"{RUN},{other}", "--no-cache"],
-        ["show", f"{RUN}?view=bad"],
-        ["show", f"{RUN}?view=raises"],
-        ["show", f"{RUN}?columns=bad_ns"],
-        ["export", RUN, "--to", "bad", "-o", str(tmp_path / "out")],
-        ["show", f"{RUN}?view=findings"],
+        ["show", f"{run},{other}", "--no-cache"],
+        ["show", f"{run}?view=bad"],
+        ["show", f"{run}?view=raises"],
+        ["show", f"{run}?columns=bad_ns"],
+        ["export", run, "--to", "bad", "-o", str(tmp_path / "out")],
+        ["show", f"{run}?view=findings"],
         plugins=tmp_path / "site",
     )
     for found in (source, findings):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.demo import small_files
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPLORE = """
 import asyncio, sys
@@ -23,7 +25,7 @@ async def explore():
         assert "sample.json" in at.text()
 
 asyncio.run(explore())
-codes = [main(words) for words in (["show", "demo_data/fsdp1"], ["show", "two"], ["runs"])]
+codes = [main(words) for words in (["show", "small"], ["show", "two"], ["runs"])]
 loaded = [name for name in sys.modules if name.startswith("chopper_core.extensions")]
 print("codes", *codes, "loaded", *loaded)
 """
@@ -31,13 +33,14 @@ print("codes", *codes, "loaded", *loaded)
 
 def test_the_explorer_works_without_the_extensions(tmp_path: Path) -> None:
     for package in ("chopper_core", "chopper_tui"):
-        kept = shutil.ignore_patterns("__pycache__", "extensions")
+        # With its bytecode: to compile it anew takes two seconds.
+        kept = shutil.ignore_patterns("extensions")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=kept)
-    (tmp_path / "demo_data").symlink_to(ROOT / "demo_data")
+    (tmp_path / "small").symlink_to(small_files())
     for run in "ab":
         folder = tmp_path / "two" / run
         folder.mkdir(parents=True)
-        shutil.copy(ROOT / "demo_data" / "fsdp1" / "rank0.json.gz", folder)
+        shutil.copy(small_files() / "rank0.json.gz", folder)
     done = subprocess.run(
         [sys.executable, "-c", EXPLORE, str(tmp_path)],
         cwd=tmp_path,

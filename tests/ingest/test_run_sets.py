@@ -32,10 +32,11 @@ from chopper_core.extensions.runs.figures import (
 from chopper_core.extensions.runs.run_rows import Reading, RunRow
 from chopper_core.extensions.runs.run_set import RunSet, open_runs
 from chopper_core.ingest import discovery
-from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
+from chopper_core.ingest.discovery import find_runs, holds_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import render
 from chopper_core.model.charts import BarChart, Cards
+from chopper_core.model.inputs import FoundRun
 from chopper_core.model.settings import in_name
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import View

@@ -178,6 +178,8 @@ class Hour:
         self.training: StandInTraining | None = None
         self.silent: set[int] = set()
         """GPUs without samples."""
+        self.stall_bytes = 0
+        """The most that came at once while a stall was waited for."""
         self._begin_s = time.time()
         folder.mkdir(parents=True, exist_ok=True)
         if not of_node:
@@ -291,6 +293,7 @@ def run(
             "median": statistics.median(sizes),
             "p99": round(float(np.quantile(sizes, 0.99))),
             "most": max(sizes),
+            "stall": hour.stall_bytes,
             "above": {at + 1: size for at, size in enumerate(sizes) if size > _MOST_BYTES},
         },
         "processor_pct": {
@@ -317,7 +320,7 @@ def _stalled(hour: Hour, terminal: Terminal, second: int) -> Iterator[str]:
     said = f"no step for 10 s: rank 3 is in the loop after step {hour.training.number - 1:,}"
     began_s = time.monotonic()
     while time.monotonic() < began_s + 4 * _DEADLINE_S:
-        terminal.quiet(0.5)
+        hour.stall_bytes = max(hour.stall_bytes, terminal.quiet(0.5))
         hour.write(second, has_step=False, more_s=time.monotonic() - began_s)
         text = " ".join(" ".join(line.strip() for line in terminal.screen.display).split())
         rows = [line for line in terminal.screen.display if re.match(r"[│ ]*[▌ ] 2 {2,}", line)]

@@ -208,17 +208,21 @@ help
 """
 """The entry that comes first, `…` for any beginning or end, and the wordings that it answers."""
 OF_BOTH: Final = """
+go …view=compare&by=layer&filter=elapsed_ns_delta>0&base=demo_data/fsdp1
+    which layers got slower
+    layers slower than in the reference run
 go …view=compare&by=layer&base=demo_data/fsdp1
     where do the two runs differ
-    which layers got slower
     differences per layer
     runs layer by layer
     why is this run faster
-go …sort=-kernel_ns_delta&base=demo_data/fsdp1
+go …sort=-kernel_ns_delta&filter=kernel_ns_delta>0&base=demo_data/fsdp1
     which kernels regressed
     kernels slower than in the baseline
     kernels that got slower
+go …sort=-kernel_ns_delta&base=demo_data/fsdp1
     new kernels
+    how did the kernels change
 """
 
 

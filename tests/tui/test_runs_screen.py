@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.extensions.runs.figures import figures_of_run, with_settings
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow
 from chopper_core.extensions.runs.run_set import RunSet, SetReader
-from chopper_core.ingest.discovery import FoundRun
+from chopper_core.model.inputs import FoundRun
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import Baseline
 from chopper_core.views import RUNS, SET_VIEWS, VIEWS

@@ -73,7 +73,7 @@ def keys(data: bytes) -> list[tuple[str, str | None]]:
 
 
 def test_bytes_from_the_terminal_end_nothing(tmp_path: Path) -> None:
-    with Terminal(size=(120, 36), XDG_STATE_HOME=str(tmp_path)) as terminal:
+    with Terminal(size=(80, 24), XDG_STATE_HOME=str(tmp_path)) as terminal:
         terminal.until_text(SHOWN)
         for name, data in BYTES.items():
             for at in range(0, len(data), 1024):

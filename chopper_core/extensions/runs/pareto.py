@@ -35,10 +35,13 @@ SPEC: Final = ViewSpec(
 )
 
 FIGURES: Final = ("run_tokens_per_s", "j_per_token")
-FRONT: Final = column("""front | | front
+FRONT: Final = column(
+    """front | | front
     `front` if no other run is at least as good in both figures and better in one; else the run
     that beats it.
-    missing: the run lacks one of the figures""")
+    missing: the run lacks one of the figures""",
+    source="runs",
+)
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -17,8 +17,9 @@ from chopper_core.extensions.runs.by_run import dispatch_frame
 from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
 from chopper_core.ingest.cache import found_runs, kept, open_cached, recalled
-from chopper_core.ingest.discovery import FoundRun, find_runs
+from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.watch import files_below
+from chopper_core.model.inputs import FoundRun
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import DIMENSIONS
@@ -190,13 +191,16 @@ def open_runs(
     jobs: int | None = None,
     use_cache: bool = True,
     overrides: Overrides = NO_OVERRIDES,
+    found: Sequence[FoundRun] = (),
 ) -> RunSet:
-    """The runs at and below paths as a set of this name, whose rows are read in a thread.
+    """The runs at and below paths as a set of this name, whose rows are read in a thread; those
+    that were found there need no other search.
 
     Raises DataError if there is none.
     """
-    is_one = len(paths) == 1
-    found = found_runs(paths[0], use_cache=use_cache) if is_one else find_runs(paths)
+    if not found:
+        is_one = len(paths) == 1
+        found = found_runs(paths[0], use_cache=use_cache) if is_one else find_runs(paths)
     if not found:
         raise DataError(
             f"{', '.join(paths)} holds no runs: directories with traces or telemetry below it."

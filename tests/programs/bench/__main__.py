@@ -11,10 +11,11 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from chopper_core.store.reader import read_store
 from chopper_core.views import VIEWS
 from tests.programs.bench import analyses, budgets, data, engine, explorer, memory, private, reading
 from tests.programs.bench.page import Conditions, Section, page_of
-from tests.programs.bench.processes import CHOPPER, ROOT, Cost, in_turn, run
+from tests.programs.bench.processes import CHOPPER, ROOT, Cost, in_turn, run, together
 from tests.programs.bench.runs import LARGE, MANY, MOST
 from tests.programs.fuzz.seeds import small_trace
 
@@ -27,6 +28,7 @@ _QUICK: Mapping[str, Any] = {
     "most": (500, 3_730),
     "counters": 0.05,
     "runs": 300,
+    "writers": 8,
     "names": (2_000, 2_000),
     "rounds": 1,
     "views": ("overview", "kernels", "ranks"),
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--most", type=_shape, default=MOST, metavar="RANKSxKERNELS")
     parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--runs", type=int, default=3000, help="tiny ones in a directory")
+    parser.add_argument("--writers", type=int, default=64, help="jobs that write one store")
     parser.add_argument("--names", type=_shape, default=(60_000, 2_000), metavar="COUNTxBYTES")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--views", type=_views, default=tuple(VIEWS), metavar="VIEW,…", help="keys")
@@ -186,6 +189,18 @@ def _names(options: argparse.Namespace) -> Section:
     return Section([], found)
 
 
+def _writers(options: argparse.Namespace) -> Section:
+    """A job for each rank of a run, all at once on this machine, and the merge of their parts."""
+    traces = data.rank_traces(options.writers)
+    with TemporaryDirectory() as place:
+        store = f"{place}/job.chopper"
+        words = [*CHOPPER, "ingest"]
+        costs, wall_s = together([[*words, str(trace), "--into", store] for trace in traces])
+        finished = run([*words, "--finish", store])
+        merged = len(read_store(Path(store)).sources)
+    return Section([], [*budgets.of_writers(costs, wall_s, finished, merged)])
+
+
 def _private(options: argparse.Namespace) -> Section:
     case = explorer.demo()
     explorer.first_paint(case, SMALL, explorer.KEPT_AFTER_S)
@@ -233,12 +248,12 @@ def _ranks(options: argparse.Namespace) -> Section:
 
 def _most(options: argparse.Namespace) -> Section:
     views = analyses.views_of(options.most, 1, compares=False)
-    again = analyses.views_of(options.most, options.rounds, compares=False, only="overview")
+    again = analyses.views_of(options.most, options.rounds, compares=False, only=analyses.SUMMARY)
     case = explorer.many(*options.most)
     presses, idle = explorer.pressed(case, SMALL, 2)
     seen = explorer.Seen(case.title, SMALL, [], presses, idle)
     lines = [*analyses.report(options.most, views), "", *explorer.report([seen])]
-    summary_ms = again["overview"][0]
+    summary_ms = again[analyses.SUMMARY][0]
     return Section(lines, [*budgets.of_most(views, summary_ms, presses, case.title)])
 
 
@@ -259,6 +274,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "keys": ("Every key in every view", _keys),
     "engine": ("The engine without a screen", _engine),
     "ranks": ("A thousand ranks", _ranks),
+    "writers": ("Jobs that write one store", _writers),
     "most": ("Ten thousand ranks", _most),
     "analyses": ("The views of a run of a million activities", _analyses),
 }

@@ -18,7 +18,7 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import view_spec, view_specs
+from chopper_core.views import OVERVIEW, view_spec, view_specs
 from chopper_core.views.query import query
 from tests.programs.bench.processes import ROOT
 from tests.programs.bench.runs import store_of
@@ -27,7 +27,7 @@ MILLION = (8, 125_000)
 _SHORTER = 0.99
 """The kernels of the run that the views are compared with, for each of this one."""
 _AGAIN = 2
-OPEN = "open the run"
+OPEN, SUMMARY = "open the run", OVERVIEW
 
 
 def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[float, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from tests.programs.bench.analyses import OPEN
+from tests.programs.bench.analyses import OPEN, SUMMARY
 from tests.programs.bench.explorer import FIRST, Press, p95
 from tests.programs.bench.processes import Cost
 from tests.programs.bench.reading import HTA, ORIGINAL, SHARED, TABLE, TRACELENS, TYPED, Measured
@@ -170,11 +170,26 @@ def of_ranks(steps: Mapping[str, float], title: str) -> Iterator[Budget]:
     yield at_most(f"{title}: one iteration of one rank", 10, steps["drill to phase"], "ms")
 
 
+def of_writers(
+    costs: Sequence[Cost], wall_s: float, finished: Cost, merged: int
+) -> Iterator[Budget]:
+    """Jobs that each read a rank into one store at the same time, and the merge; no goal."""
+    what = f"{len(costs)} jobs at once, a rank each into one store"
+    each_s = median(cost.cpu_s for cost in costs)
+    total_s = sum(cost.cpu_s for cost in costs)
+    text = f"{total_s:.1f} s of processor time, {each_s:.2f} s each, {wall_s:.1f} s wall"
+    yield Budget(f"{what}: read", "–", text, None)
+    text = f"{finished.cpu_s:.1f} s of processor time, {finished.wall_s:.1f} s wall"
+    yield Budget(f"{what}: merge", "–", text, None)
+    yield Budget(f"{what}: ranks merged", f"{len(costs)}", f"{merged}", merged == len(costs))
+
+
 def of_most(
     views: Mapping[str, tuple[float, float]], summary_ms: float, presses: Presses, title: str
 ) -> Iterator[Budget]:
     """A run of ten times as many ranks: its views in the core, and its keys."""
     yield at_most(f"{title}: open", 100, views[OPEN][0], "ms")
+    yield at_most(f"{title}: the summary, cold", 3_000, views[SUMMARY][0], "ms")
     yield at_most(f"{title}: the summary of a run opened before", 300, summary_ms, "ms")
     slowest = max(views, key=lambda name: views[name][0])
     what = f"{title}: the slowest view, cold, processor time ({slowest})"

@@ -30,6 +30,18 @@ def trace(megabytes: int) -> Path:
     return path
 
 
+def rank_traces(count: int) -> list[Path]:
+    """Generated traces of a step of so many ranks, about 0.3 MB each as .json.gz."""
+    folder = ROOT / "build" / "bench" / f"ranks-{count}"
+    if not folder.exists():
+        command = [
+            sys.executable, "demo_data/generate.py", "--ranks", str(count), "--iterations", "1",
+            "--layers", "4", "--no-counters", "--no-telemetry", "-o", str(folder),
+        ]  # fmt: skip
+        subprocess.run(command, cwd=ROOT, check=True)
+    return sorted(folder.glob("rank*.json.gz"))
+
+
 def names_trace(count: int, size: int) -> Path:
     """A trace of a kernel of each of so many names, whose templates make them so long."""
     path = ROOT / "build" / "bench" / f"names-{count}x{size}" / "rank0.json"

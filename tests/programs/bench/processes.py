@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -75,6 +77,14 @@ def in_turn(
                 failed.append(f"{name} failed ({error})")
                 del costs[name]
     return costs
+
+
+def together(commands: Sequence[Sequence[str]]) -> tuple[list[Cost], float]:
+    """Run all commands at the same time; what each took, and the seconds until the last ended."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(commands)) as pool:
+        costs = [*pool.map(run, commands)]
+    return costs, time.monotonic() - began
 
 
 def middle(costs: Sequence[Cost]) -> Cost:
