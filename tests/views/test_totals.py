@@ -45,7 +45,7 @@ def _is_total(frame: Frame, name: str) -> bool:
     if total is None or not len(numbers):
         return True
     (title,) = (each.title for each in frame.columns if each.name == name)
-    if any(note.startswith(f"the total of {title} counts ") for note in frame.notes):
+    if any(note.startswith(f"the total of {title} includes ") for note in frame.notes):
         return True
     is_mean = (
         frame.view.name in PER_STEP and "per " in frame.base and frame.level in ("gpu", "iteration")
