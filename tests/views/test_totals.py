@@ -78,6 +78,20 @@ def test_the_total_is_that_of_the_rows(run: Run, which: str, name: str, by: str)
             assert not wrong, (path, frame.address)
 
 
+def test_a_total_that_includes_rows_without_a_value_says_so(run: Run) -> None:
+    """Matrix kernels outside steps have no FLOPs: their time is in the total, not in their row."""
+    view = View("R", ("1",), name="overheads", is_total=True)
+    frame = query(run, view)
+    lost, took = frame.values["lost_ns"], frame.values["elapsed_ns"].numbers
+    lacking = ~lost.present()
+    assert 0 < lacking.sum() < len(frame)
+    assert frame.total["lost_ns"] == lost.numbers[~lacking].sum() + took[lacking].sum()
+    assert f"the total of lost includes {lacking.sum()} row without a value" in frame.notes
+    in_steps = query(run, replace(view, is_total=False))
+    assert in_steps.values["lost_ns"].present().all()
+    assert not any("without a value" in note for note in in_steps.notes)
+
+
 @pytest.mark.few(14)
 @pytest.mark.parametrize(("name", "by"), SPLITS)
 @pytest.mark.parametrize("stat", ["mean", "median", "max", "spread"])
