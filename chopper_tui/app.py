@@ -40,7 +40,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
-from chopper_core.util.memory import internal_error, is_out_of_memory, memory_error
+from chopper_core.util.memory import give_back, internal_error, is_out_of_memory, memory_error
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.actions import ACTIONS
@@ -80,6 +80,8 @@ _JOIN_S = 0.05
 _POLL_SHARE: Final = 20
 """Looking at files takes at most one part in so many of the time: directories may be large."""
 _FOLLOW_SHARE: Final = 4
+_GIVE_BACK_S: Final = 60.0
+"""Between two times that freed memory is given back while a run is followed."""
 _AT_ONCE: Final = ("ctrl+z",)
 _CANCELS: Final = ("escape", "q")
 """Keys that cancel loading unless others wait for it."""
@@ -529,7 +531,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _watch(self) -> None:
         """Tell the explorer when files of the run change, until the app is left."""
-        told, pause = "", self.POLL_S
+        told, pause, freed_s = "", self.POLL_S, monotonic()
         rung: Sequence[AlarmEvent] = ()
         rings: AlarmEvent | None = None  # Its message stays until its end.
         message = ""
@@ -559,6 +561,10 @@ class ChopperApp(App[None], inherit_bindings=False):
                     self.call_later(self._end_alarm, message)
                 rung = recent.events
             told = news
+            if follower is not None and began - freed_s > _GIVE_BACK_S:
+                # What is followed never rests, and keeps what its updates needed.
+                freed_s = began
+                give_back()
             every = self.POLL_S if follower is None else follower.every_s
             share = _POLL_SHARE if follower is None else _FOLLOW_SHARE
             pause = max(every, share * (monotonic() - began))

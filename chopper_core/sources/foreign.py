@@ -61,6 +61,10 @@ _JSON: Final[Sequence[tuple[frozenset[str], str]]] = (
         frozenset(("schema", "nodes")),
         f"is a PyTorch execution trace, which has no GPU activity; {_GIVE_TRACE}",
     ),
+    (
+        frozenset(("schema", "address", "columns")),
+        "is a table that Chopper printed, not a trace; open the run in its `address`",
+    ),
     (frozenset(("rocprofiler-sdk-tool",)), "is rocprofv3 JSON, not a PyTorch profiler trace"),
     (frozenset(("distributedInfo",)), "is a part of a PyTorch profiler trace without its events"),
 )

@@ -602,14 +602,21 @@ class ScreenParts(SteadyScreen[None]):
         # Where little stands out and no curve is next to it, the row's detail has the lines.
         spare = below - max(cards.wanted, _MIN_SPARE + frame)
         has_room = bool(frame and cards.wanted and spare >= _MIN_SPARE + frame)
+        is_history = self.view.name == LIVE
+        has_room &= not is_history
         side = spare * (has_room and (below <= _MAX_CURVES or not self.data.curves))
         below -= side
         lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below, "#side": side}
         left = below - cards.wanted
         is_beside = bool(frame and below <= _MAX_CURVES)
         has_room = is_beside or bool(cards.wanted and left >= _MIN_SPARE)
-        if has_room and self.chart != "off" and self.data.curves:
+        if has_room and self.chart != "off" and self.data.curves and not is_history:
             lines |= {"#last": below} if is_beside else {"CardsPane": cards.wanted, "#last": left}
+        if is_history:
+            # The signals of a GPU have the lines that its processes leave.
+            most = most_lines_below(self._pictures, self._fitted_to.width, self.table.glyphs)
+            more = max(min(lines["CardsPane"] - cards.most, most + frame - picture), 0)
+            lines |= {"PicturePane": picture + more, "CardsPane": lines["CardsPane"] - more}
         return lines
 
     def _cards_room(self, body: int, frame: int) -> Room:

@@ -69,6 +69,24 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize("release", [1, 2])
+def test_json_that_chopper_printed_is_refused_in_a_sentence(
+    release: int, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also next to a trace, where it is no part of the run."""
+    printed = shown(capsys, "show", str(trace), "--format", "json")
+    path = tmp_path / "frame.json"
+    path.write_text(printed.replace("chopper.frame/2", f"chopper.frame/{release}"))
+    assert main(["show", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        f"chopper: {path} is a table that Chopper printed, not a trace; open the run in its "
+        "`address`.\n"
+    )
+    beside = trace.parent / "frame.json"
+    beside.write_text(path.read_text())
+    assert len(json.loads(shown(capsys, "show", str(trace.parent), "--format", "json"))["rows"])
+
+
 def test_show_json_is_exact(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(shown(capsys, "show", f"{trace}:gpu=0", "--format", "json"))
     assert document["total"]["elapsed_ns"] == 90_000

@@ -20,6 +20,7 @@ from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, GpuLanes, picked
+from chopper_core.model.recent import NodeProcess
 from chopper_core.model.view import View
 from chopper_core.record.hooks.step_ring import StepRing
 from chopper_core.render.exchange import as_json
@@ -161,6 +162,19 @@ async def test_the_cursor_of_steps_stands_on_the_newest_until_it_is_moved(folder
     async with explorer(app=ChopperApp(lambda _: open_run(str(folder), jobs=1),
                                        parse(f"{folder}:gpu=0"))) as driven:  # fmt: skip
         assert driven.label == "3"
+
+
+async def test_the_signals_of_a_gpu_have_the_lines_of_a_large_screen(folder: Path) -> None:
+    async with following(folder, "?view=live&of=gpu:0", (160, 50)) as driven:
+        assert driven.app.follower is not None
+        driven.app.follower.recent.processes = (NodeProcess(0, 7, 1 << 30, "ada", "train.py"),)
+        with (folder / "power.csv").open("a") as log:
+            log.write(row(44, 0) + row(44, 1))
+        await until(driven, "processes  1")
+        text = driven.text()
+        assert "gfx, MHz" in text and "power, W" in text and "hotspot, °C" in text, text
+        processes = next(y for y, line in enumerate(driven.lines()) if "processes  1" in line)
+        assert processes >= 44  # Only its own lines are left to it.
 
 
 async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
