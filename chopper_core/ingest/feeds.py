@@ -111,9 +111,9 @@ class LibraryFeed:
 
     def __call__(self) -> None:
         rows = self._sampler.rows()
-        self._file.write([*map(self._sampler.line, rows)])
         samples = [(device, time_ns, readings) for device, time_ns, _, readings in rows]
         self._taken.append(self._rounds.telemetry(self.path, samples))
+        self._file.write([*map(self._sampler.line, rows)])  # It may fail, on a full disk.
         silent, now_s = self._sampler.silent, time.time()
         self._since_s = {each: self._since_s.get(each, now_s) for each in silent}
         now_s = time.monotonic()
