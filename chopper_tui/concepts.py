@@ -30,8 +30,10 @@ _CONCEPTS: Final = """
         total sum whole together
     aligned
         aligned align alignment synchronised synchronized synced sync offset
-    around
-        around elsewhere other_gpu another_gpu
+    elsewhere
+        around elsewhere other_gpu other_gpus another_gpu different_gpu next_gpu other_rank
+        another_rank
+        next_rank
     attention
         attention flash_attention fmha
     bandwidth
@@ -43,14 +45,16 @@ _CONCEPTS: Final = """
     bound
         bound limited limit limits cap capped
     clock
-        clock clocks frequency frequencies mhz ghz gfxclk sclk dvfs downclocked downclocking
+        downclock downclocks clock clocks frequency frequencies mhz ghz gfxclk sclk dvfs
+        downclocked downclocking
     column
         column heading header field
     comm
         communication comm comms collective collectives nccl rccl network all_gather allgather
         all_reduce allreduce reduce_scatter reducescatter all_to_all alltoall interconnect
     compare
-        new removed gone compare compared differ differs difference differences different
+        relative minus new removed gone compare compared differ differs difference
+        differences different
         diff changed change changes
         delta versus vs against
     copy
@@ -64,20 +68,22 @@ _CONCEPTS: Final = """
     depth
         depth length deep many
     drop
-        drop drops dropped fall falls fell falling dip dips sink sinks sank decrease decreases
+        downclock downclocks downclocked drop drops dropped fall falls fell falling dip dips
+        sink sinks sank decrease decreases
         decreased low lower lowered reduced throttle throttled throttles throttling go_down
         goes_down went_down slow_down slowed_down
     energy
         energy joule joules j watt_hours
     exposed
-        exposed unhidden unoverlapped not_hidden not_overlapped
+        visible uncovered exposed unhidden unoverlapped not_hidden not_overlapped
         non-overlapped non_overlapped nothing_hides exposure
     files
         file files source sources input inputs trace traces data
     first
         first most biggest top priority worth best largest main
     fix
-        fix fixed improve improvement optimise optimize optimisation optimization tackle advice
+        priority priorities fix fixed improve improvement optimise optimize optimisation
+        optimization tackle advice
         would_help help_most recommend recommendation recommendations suggestion suggestions
         todo bottleneck bottlenecks
     gap
@@ -105,7 +111,8 @@ _CONCEPTS: Final = """
     lossy
         lose loses losing lost loss losses inefficient inefficiency least_efficient wasteful waste
         wasted wastes far_from farthest furthest improvable headroom least_efficiently suffer
-        leave leaves on_the_table distance suffers worst poor poorly bad badly underperform
+        efficiency tuning tune potential optimised optimized leave leaves on_the_table
+        distance suffers worst poor poorly bad badly underperform
         underperforms away
     markdown
         markdown md
@@ -113,16 +120,18 @@ _CONCEPTS: Final = """
         memory vram hbm ram footprint out_of_memory oom
     missing
         missing lack lacks lacking absent unknown unrecorded not_known not_know don't_know
-        not_recorded not_in unavailable blind_spots gaps_in_data caveats caveat limitations
+        not_see not_find not_recorded not_in unavailable blind_spots gaps_in_data caveats
+        caveat limitations
         can't_know can't_tell
     mfu
-        mfu model_flops_utilisation model_flops_utilization flops_utilisation flops_utilization
+        peak_flops model_flops hardware_utilisation hardware_utilization mfu
+        model_flops_utilisation model_flops_utilization flops_utilisation flops_utilization
     nominal
         nominal boost maximum max
     not
         not don't can't isn't doesn't cannot no
     open
-        open load switch
+        open load switch change_run
     others
         other others rest everyone everybody peers
     overlap
@@ -188,7 +197,8 @@ _CONCEPTS: Final = """
     where
         where place places location located which_layer which_layers which_phase in_which
     why
-        up_with problem why reason reasons cause causes caused explain explanation wrong matter
+        what_makes makes diagnose up_with problem why reason reasons cause causes caused
+        explain explanation wrong matter
     work
         work works working does doing did happen happens happening run runs running executed called
         call calls lie lies

@@ -48,7 +48,7 @@ _ANSWERS: Final = """
         ; clock gpu
         + gpu time slow hot why throttled
     view=lost&by={split:name} | {Split:name} by time lost to the roof
-        roof lossy; kernel lossy; shape lossy; roof slow; kernel roof
+        roof lossy; kernel lossy; shape lossy; roof slow; kernel roof; kernel fix; kernel fix first
         + first kernel shape time peak use all
     view=comms&by={split:kind} | Exposed communication by {split:kind}
         exposed comm; exposed; exposed split
@@ -61,9 +61,12 @@ _ANSWERS: Final = """
         attention slow comm
         ; held comm gemm; overlap
         + gemm kernel attention time use drop all why cost work split
+    :open | Open another run
+        open run; open switch; run switch open
+        + files switch run
     view=kernels&sort=-kernel_ns_delta&filter=kernel_ns_delta>0 | Kernels that got slower
         slow kernel baseline
-        + compare run time use all first others two per
+        + again compare run time use all first others two per
     view=compare&by={split:layer}&filter=elapsed_ns_delta>0 | {Split:layer} that got slower
         slow split baseline; slow baseline; slow split baseline run
         + all time others slow two step again run compare per first
@@ -119,10 +122,10 @@ _ANSWERS: Final = """
         fix first; fix; first saving; saving; what_next
         + first saving time all much step
     @host_gap | What the host does in the longest gap
-        host gap; host work gap; host late
+        host gap; host work gap; host late; host work wait; host wait gpu
         + work gpu idle longest during
     @phase_edge | The timeline where one phase ends and the next begins
-        between phase
+        between phase; since phase
         + gap time where axis work lies
     @memory | Memory of the GPUs
         memory peak; memory use; memory
@@ -157,15 +160,15 @@ _ANSWERS: Final = """
     @perfetto | Write one step for Perfetto
         perfetto
         + write run pick files step slowest worst
-    :open | Open another run
-        open run; open switch; run switch open
-        + files switch run
     :help | What the sorted column means, and this screen's keys
         column meaning; column mean; column
         + this table
     view=graph | Critical path of a step
         critical_path; longest_path
         + step
+    :next_gpu | The same place on the next GPU
+        elsewhere
+        + split others where gpu column step
     :back | Back to the place before
         again went; again
         + steps place where
@@ -181,7 +184,7 @@ _NEUTRAL: Final = ("gpu", "step", "run", "split")
 """Concepts that any question may name."""
 _LEAST_WORDS: Final = 2
 """Words of a question: one alone is a name, which the search finds."""
-_OF_NAMES: Final = (":", "@perfetto", "@cores")
+_OF_NAMES: Final = (":", "@perfetto", "@cores", "view=findings")
 """How answers begin that one word alone asks for; other names are found by the search."""
 _NEUTRAL_SPLITS: Final = ("", "gpu", "iteration")
 _COMPARED: Final = "view=compare"

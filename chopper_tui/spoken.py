@@ -67,6 +67,7 @@ _ORDERS: Final = {
 }
 _SLOW: Final = frozenset(("slow", "bottleneck", "bottlenecks"))
 """Words for the longest of rows, next to a level: else what is slow is named elsewhere."""
+_COMMON_PHASES: Final = frozenset(("other", "data"))
 _STATISTICS: Final = {name: name for name in STATISTICS if name != "sum"} | {"average": "mean"}
 _BASE: Final = frozenset(("baseline", "base", "reference"))
 _GAPS: Final = frozenset(("gap", "idle", "host", "cpu"))
@@ -80,8 +81,8 @@ _SEPARATORS: Final = late(r"[:=/,;›?!\s]+")
 _NUMBERED: Final = late(r"([a-z]+)(\d+)")
 """`gpu5`, `L3`."""
 _ASIDE_WORDS: Final = """
-achieve during get give go let over performance screen like make need now place please put
-reach reaches same see set take tell use want
+achieve during get give go let list over perform performance performing performs screen like
+make need now place please put reach reaches same see set take tell use want
 """
 _ASIDE: Final = frozenset(_ASIDE_WORDS.split())
 """Words around what is asked for."""
@@ -98,7 +99,9 @@ _AGAINST: Final = late(r"\s+(?:vs\.?|versus|against|with|and|to)\s+")
 _COMPARE: Final = late(r"^(?:compare|diff|differences?)\s+(?:of\s+|between\s+)?")
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _TIME: Final = late(rf"(?:\b([a-z]+)[\s=]+)?({_NUMBER})\s*(ns|us|µs|ms|s|seconds?)\b")
-_AT_A_TIME: Final = ("queue", "depth", "wait", "work", "time", "gpu", "where", "around")
+_AT_A_TIME: Final = (
+    *("launching", "queue", "depth", "wait", "work", "time", "gpu", "where", "elsewhere"),
+)
 """Concepts of questions about a moment."""
 _BEFORE_TIMES: Final = ("at", "around", "near", "after", "time", "t")
 _MOST_NAMES: Final = 200_000
@@ -171,7 +174,7 @@ def asked_in(run: Run, text: str) -> Asked:
         elif label is not None and level not in asked.again:
             asked.again[level] = label
             words.pop(0)
-        elif word in known["phase"] and "phase" not in asked.again:
+        elif _is_phase(known, word, last) and "phase" not in asked.again:
             named = asked.again if "phase" in asked.steps else asked.steps
             named["phase"] = known["phase"][word]
         elif level and word != "l" and (not asked.split or (last in _CHOSEN and not is_chosen)):
@@ -180,8 +183,8 @@ def asked_in(run: Run, text: str) -> Asked:
             continue
         elif (second := _again(known, asked, word)) is not None:
             asked.again |= second
-        elif word in _ORDERS or (word in _SLOW and asked.split):
-            asked.order = _ORDERS.get(word, "longest")
+        elif word in _ORDERS:
+            asked.order = _ORDERS[word]
         elif word in _STATISTICS:
             asked.statistic = _STATISTICS[word]
         elif word in _LIMITS and words and (number := _amount(words)):
@@ -192,7 +195,15 @@ def asked_in(run: Run, text: str) -> Asked:
             asked.steps, asked.again = asked.steps | asked.again, {}
         elif not level and word not in FILLING and word not in _ASIDE:
             asked.rest.append(word)
+    if asked.split and not asked.order and _SLOW & {*asked.rest}:
+        asked.order = "longest"
+        asked.rest = [word for word in asked.rest if word not in _SLOW]
     return asked
+
+
+def _is_phase(known: Mapping[str, Mapping[str, str]], word: str, last: str) -> bool:
+    """Whether a word is a phase; one that means much else is so only after the word phase."""
+    return word in known["phase"] and (word not in _COMMON_PHASES or last == "phase")
 
 
 def _again(
@@ -244,7 +255,7 @@ def _comparisons(run: Run, view: View, text: str) -> Iterator[Offer]:
     asked, said = asked_in(run, text), said_concepts(text)
     if asked.is_base:
         return
-    if asked.again and "compare" in said and not {*asked.rest} - said["compare"]:
+    if asked.again and "compare" in said and not {*asked.rest} - said["compare"] - {"between"}:
         yield _compared(view, asked.steps, asked.steps | asked.again)
         return
     sides = _AGAINST.split(_COMPARE.sub("", text))

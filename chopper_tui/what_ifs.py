@@ -15,7 +15,7 @@ _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _CLOCK: Final = late(
     rf"({_NUMBER})\s*([mg])hz\b|\bclocks?\s*(?:[=:]|(?:were|was|is|of|at|to)\s)?\s*({_NUMBER})"
 )
-_AT_CLOCK: Final = late(rf"\bat (?:an? )?(?:clocks? of )?(?:{_NUMBER})\s*[mg]hz")
+_AT_CLOCK: Final = late(rf"\b(?:at|of) (?:an? )?(?:clocks? of )?(?:{_NUMBER})\s*[mg]hz")
 _BARE: Final = late(rf"{_NUMBER}")
 _CLOCKS_MHZ: Final = (300, 5000)
 """Clocks of GPUs: other numbers without a unit are none."""
@@ -27,7 +27,7 @@ _NO: Final = late(
 )
 _SUPPOSED: Final = late(
     r"\bat (?:the )?(?:nominal|full|max\w*|boost) clock"
-    r"|\bif\b|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
+    r"|\bif\b|\bremov\w*|\bwould\b|\bcould\b|\bsuppos\w*|\binstead\b|\bwithout\b|\bwhat-if\b"
     r"|\bhow (?:long|fast)\b|\bpredict\w*|\bsimulat\w*|\breplay\w*"
     r"|\bsaves? (?:if|with)\b|\btwice\b|\bdoubled?\b|\bhalf\b|\bas peers\b|\bhalved\b"
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -163,7 +165,8 @@ def _found(
     titled = [each for each in hits if each in tabs and is_titled(each, words) and not is_place]
     found = dict[tuple[str, str], Offer]()
     asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT]]
-    for each in [*titled, *named, *meaning, *asked_for, *hits, *lacking[:1]]:
+    first = [*titled, *(named if "open" in said_concepts(text) else ())]
+    for each in [*first, *meaning, *asked_for, *named, *hits, *lacking[:1]]:
         # Figures of one view are several entries, what does the same otherwise is one.
         found.setdefault((_key(each), each.title if each.action == "view" else ""), each)
     return [*found.values()]
@@ -175,13 +178,15 @@ def _explained(screen: Explorer, entry: Offer) -> Offer:
     return entry._replace(why=action.help) if action is not None and not entry.why else entry
 
 
+@lru_cache(maxsize=1)
+def _near(name: str) -> list[Path]:
+    return runs_next_to(name)
+
+
 def _runs_named(screen: Explorer, text: str) -> list[Offer]:
-    """Runs next to this one that a text names which asks to open one."""
-    if "open" not in said_concepts(text):
-        return []
-    own = screen.home.name
-    words = {each.rstrip("/").rpartition("/")[2] for each in text.split()}
-    near = [path for path in runs_next_to(own) if path.name.lower() in words]
+    """Runs next to this one that a text names."""
+    words = {each.rstrip("/?").rpartition("/")[2] for each in text.split()}
+    near = [path for path in _near(screen.home.name) if path.name.lower() in words]
     return [Offer(f"Open {path.name}", str(path), "open", str(path)) for path in near]
 
 

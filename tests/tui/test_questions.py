@@ -35,6 +35,7 @@ go …sort=-elapsed_ns
 go demo_data/fsdp2?view=lost&by=name
     top 5 kernels by lost time
     least efficient kernels
+    which kernels should I optimise
     which kernels are furthest from the roofline
     which kernels leave the most performance on the table
     biggest gap to roofline per kernel
@@ -101,6 +102,7 @@ report
     generate a report
 open
     load a different trace
+    change run
     switch to another run
 go …sort=-p95_ns&filter=class:attention
     95th percentile of flash attention
@@ -115,6 +117,7 @@ go …gpu=5?view=compare&base=gpu=3
     difference between rank 5 and rank 3
     how does gpu 5 differ from gpu 3
     gpu 5 versus 3
+    what's different between gpu 5 and gpu 3
 go …model_roof_pct<57
     matmuls below 57% of roof
     which gemms reach less than 57 percent of their roofline
@@ -122,10 +125,14 @@ go …gpu=2?view=timeline&from=…
     what is the cpu doing while gpu 2 is idle
     host work during the bubble on gpu 2
     python activity in the longest gap of rank 2
+next_gpu
+    same layer, other gpu
 why 5
     what is wrong with gpu 5
     reason that rank 5 lags
     explain why gpu 5 is slower
+    diagnose gpu 5
+    what makes gpu 5 slow
     what's up with gpu 5
 what_if no stragglers
     how fast would we be without the slow gpu
