@@ -690,7 +690,8 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     cells = np.logical_or.reduce([_cells_of(context, place) for place in late])
     gpus = {each.gpu for each in late}
     changes: tuple[str, ...] | None = None
-    if len(gpus) > 1 and not at_end:
+    is_known = any(map(doing.count, NEEDLESS))
+    if len(gpus) > 1 and not at_end and not is_known:
         # Where one waits for another, that its own host is late as well doesn't show.
         cells, changes = context.cells_of(phase=place.phase), ("host as peers",)
     return context.finding(

@@ -303,8 +303,8 @@ def _add(
     is_surer |= is_attained and is_like and one.finding.kind.may_be(whole.finding.kind)
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     # What is precise about little of it is a part.
-    costs_most = (one.finding.cost_ns or 0.0) >= EXPLAINED.share * (whole.finding.cost_ns or 0.0)
-    is_narrower &= costs_most
+    costs_most = one.costs_ns.sum() >= EXPLAINED.share * whole.costs_ns.sum()
+    is_narrower &= bool(costs_most)
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []
