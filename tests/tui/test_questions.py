@@ -22,6 +22,7 @@ from chopper_tui.actions.palette import _found, _known
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.demo import demo_run
+from tests.support import Row, run_of
 from tests.tui.explorer import Driven, explorer, measured_run
 from tests.tui.test_runs_screen import set_of_runs
 
@@ -418,6 +419,15 @@ async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:
         assert isinstance(at.app.screen, Chooser)
         assert "Nothing here answers “how is the weather”" in at.text()
         assert at.app.screen.query_one(OptionList).option_count > 7
+
+
+async def test_a_run_without_steps_is_asked_the_same() -> None:
+    run = run_of([Row(0, 1_000_000)], name="R")
+    async with explorer(SIZE, run, View("R")) as at:
+        known = _known(at.explore)
+        for wording, _ in asked(ANSWERS):
+            _found(at.explore, known, wording.lower().split())
+        assert _found(at.explore, known, ["perfetto"])[0].argument == "perfetto"
 
 
 async def test_a_search_in_the_notes_stays_at_its_first_hit() -> None:
