@@ -21,9 +21,8 @@ from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.render.cells import column_texts
 from chopper_core.render.exports import EXPORTS
-from chopper_core.sources.registry import natural_key
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import late, natural_key
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import mark_limits

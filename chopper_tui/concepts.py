@@ -148,7 +148,7 @@ _CONCEPTS: Final = """
     power
         power watt watts tdp w
     pick
-        iteration step single one
+        step single one
     pipeline
         pipeline stage stages microbatch microbatches
     queue
@@ -177,7 +177,7 @@ _CONCEPTS: Final = """
     speed
         throughput fast faster tokens/s speed
     step
-        step steps iteration iterations
+        step steps
     switch
         another different other
     table
@@ -278,6 +278,7 @@ def _concepts() -> Mapping[tuple[str, ...], frozenset[str]]:
 def said_concepts(text: str) -> dict[str, set[str]]:
     """The concepts that a text says, each with its words there."""
     words, known = spaced(text).split(), _concepts()
+    words = ["step" if stem(word) == "iteration" else word for word in words]
     found: dict[str, set[str]] = {}
     for at in range(len(words)):
         for end in range(at + 1, min(at + _LONGEST, len(words)) + 1):

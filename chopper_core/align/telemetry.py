@@ -39,10 +39,10 @@ from chopper_core.model.signals import (
 from chopper_core.model.step_spans import NO_SPANS, StepSpans
 from chopper_core.model.table import COLUMNS, NO_LABEL, NO_TIME, Category, KernelTable, empty_table
 from chopper_core.model.units import Unit
-from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Index, Int64, column_types
 from chopper_core.util.grouping import distinct, median_of, places_by
+from chopper_core.util.patterns import natural_key
 
 _OF_NODES: Final = (SignalName.IB_READ_GBPS, SignalName.IB_WRITE_GBPS)
 """Signals of a node's devices, which add up."""

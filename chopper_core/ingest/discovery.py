@@ -32,14 +32,14 @@ from chopper_core.sources.ranks import (
     process_in_name,
     rank_in_name,
 )
-from chopper_core.sources.registry import Family, family_of, natural_key
+from chopper_core.sources.registry import Family, family_of
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import STORE_INDEX, is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import grouped_by
-from chopper_core.util.patterns import matched_group, shape_of_name
+from chopper_core.util.patterns import matched_group, natural_key, shape_of_name
 
 _DATA: Final = re.compile(
     r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$|_rank_\d+$",

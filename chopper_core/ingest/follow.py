@@ -42,7 +42,6 @@ from chopper_core.sources.registry import (
     FoundFiles,
     discover,
     family_of,
-    natural_key,
 )
 from chopper_core.sources.signals import Telemetry
 from chopper_core.store.format import is_store, paths_of
@@ -53,6 +52,7 @@ from chopper_core.util.atomic import FileState
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.memory import give_back, internal_error
+from chopper_core.util.patterns import natural_key
 from chopper_core.util.progress import Progress, silent
 
 UNFINISHED_S: Final = 30.0

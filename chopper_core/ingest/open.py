@@ -72,7 +72,6 @@ from chopper_core.sources.registry import (
     Recognised,
     RunPart,
     formats,
-    natural_key,
 )
 from chopper_core.sources.settings import gives_settings, read_settings
 from chopper_core.sources.signals import ClockDomain
@@ -82,6 +81,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import reading, start_libraries
+from chopper_core.util.patterns import natural_key
 from chopper_core.util.progress import Progress, ShowingProgress, silent
 from chopper_core.util.workers import read_all
 

@@ -17,12 +17,12 @@ from chopper_core.sources.registry import (
     SkippedFile,
     discover,
     formats,
-    natural_key,
 )
 from chopper_core.tables.columns import MAX_RANKS
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import head_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import natural_key
 
 FROM_FILE: Final = "distributedInfo"
 FROM_NAME: Final = "file name"

@@ -21,7 +21,7 @@ from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import evenly, grouped_by
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
-from chopper_core.util.patterns import late, shape_of_name
+from chopper_core.util.patterns import natural_key, shape_of_name
 from chopper_core.util.plugins import Plugin
 from chopper_core.util.progress import Progress, silent
 
@@ -436,15 +436,5 @@ def _earlier_starts(directory: Path) -> set[Path]:
 _EARLIER: Final = (
     "is of an earlier start of the job; the newest one is shown, and a part opens by its own name"
 )
-_DIGITS: Final = late(r"(\d+)")
 _MOST_ALIKE: Final = 2_000
 _PROBED: Final = 50
-
-
-def natural_key(name: Path | str) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers within names by value."""
-    parts = _DIGITS.split(str(name))
-    # Of two numbers the one with more digits is larger; some have more than int() takes.
-    digits = [part.lstrip("0") for part in parts[1::2]]
-    parts[1::2] = digits
-    return [(len(part) if index % 2 else 0, part) for index, part in enumerate(parts)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, cast
 
 
@@ -42,9 +43,18 @@ def listed_entries(text: str) -> Iterator[tuple[str, str]]:
         yield head, " ".join(words.split())
 
 
-_DIGITS: Final = late(r"\d+")
+_DIGITS: Final = late(r"(\d+)")
 
 
 def shape_of_name(name: str) -> str:
     """A name without its numbers: `llama_1_mbs4` and `llama_2_mbs8` have the same."""
     return _DIGITS.sub("#", name)
+
+
+def natural_key(name: Path | str) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers within names by value."""
+    parts = _DIGITS.split(str(name))
+    # Of two numbers the one with more digits is larger; some have more than int() takes.
+    digits = [part.lstrip("0") for part in parts[1::2]]
+    parts[1::2] = digits
+    return [(len(part) if index % 2 else 0, part) for index, part in enumerate(parts)]

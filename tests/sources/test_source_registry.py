@@ -15,8 +15,8 @@ from chopper_core.sources.registry import (
     ListedPaths,
     SourceFormat,
     formats,
-    natural_key,
 )
+from chopper_core.util.patterns import natural_key
 from tests.sources.telemetry.telemetry_texts import DMON
 
 SOURCES = Path(registry.__file__).parent

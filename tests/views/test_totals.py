@@ -45,7 +45,7 @@ def _is_total(frame: Frame, name: str) -> bool:
     if total is None or not len(numbers):
         return True
     (title,) = (each.title for each in frame.columns if each.name == name)
-    if any(note.startswith(f"the total of {title} counts ") for note in frame.notes):
+    if any(note.startswith(f"the total of {title} includes ") for note in frame.notes):
         return True
     is_mean = (
         frame.view.name in PER_STEP and "per " in frame.base and frame.level in ("gpu", "iteration")
@@ -76,6 +76,20 @@ def test_the_total_is_that_of_the_rows(run: Run, which: str, name: str, by: str)
                 if not _is_total(frame, each)
             ]
             assert not wrong, (path, frame.address)
+
+
+def test_a_total_that_includes_rows_without_a_value_says_so(run: Run) -> None:
+    """Matrix kernels outside steps have no FLOPs: their time is in the total, not in their row."""
+    view = View("R", ("1",), name="overheads", is_total=True)
+    frame = query(run, view)
+    lost, took = frame.values["lost_ns"], frame.values["elapsed_ns"].numbers
+    lacking = ~lost.present()
+    assert 0 < lacking.sum() < len(frame)
+    assert frame.total["lost_ns"] == lost.numbers[~lacking].sum() + took[lacking].sum()
+    assert f"the total of lost includes {lacking.sum()} row without a value" in frame.notes
+    in_steps = query(run, replace(view, is_total=False))
+    assert in_steps.values["lost_ns"].present().all()
+    assert not any("without a value" in note for note in in_steps.notes)
 
 
 @pytest.mark.few(14)

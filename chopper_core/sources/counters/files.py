@@ -40,13 +40,12 @@ from chopper_core.sources.registry import (
     SourceFile,
     SourceFormat,
     discover,
-    natural_key,
 )
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, grouped_by
 from chopper_core.util.memory import reading
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import late, natural_key
 from chopper_core.util.progress import Progress, silent
 
 _PASS_FOLDER: Final = late(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.doubts import Doubt, DoubtKind
-from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import (
     RATES,
     ClockDomain,
@@ -32,6 +31,7 @@ from chopper_core.tables.losses import number_of
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts
+from chopper_core.util.patterns import natural_key
 
 NOT_STAMPED: Final = (
     "The file has no timestamps, so it can't be aligned with the run; its times are snapshot "

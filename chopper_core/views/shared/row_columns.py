@@ -222,7 +222,8 @@ class Columns:
         return (*self._coverage.notes(self.metrics), *filter(None, map(self._beyond, self.metrics)))
 
     def _beyond(self, metric: Metric) -> str:
-        """That the total of a column is more than its rows, since some lack what it counts."""
+        """That the total of a column isn't the sum of its rows, since some lack it: it is computed
+        of the activities of all."""
         if metric.reduces is not Reduces.SUM or self._statistic is not None:
             return ""
         values = self.values(metric.name)
@@ -234,7 +235,7 @@ class Columns:
         whole = total * int(self._divisor(metric, {"": [""]})[0])
         if isclose(own, whole, rel_tol=1e-9, abs_tol=1e-6):
             return ""
-        return f"the total of {metric.title} counts {count(lacking, 'row')} where it is unknown"
+        return f"the total of {metric.title} includes {count(lacking, 'row')} without a value"
 
     @property
     def partial_totals(self) -> frozenset[str]:
