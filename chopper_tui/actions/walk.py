@@ -78,17 +78,17 @@ def _has_panels(screen: Explorer) -> bool:
 @actions(MOVE, can=_has_panels)("""
     next_pane: 1 | tab | Next panel | panel
         Give the keys to the next panel of the screen: findings, parts of the bar, detail, the tree
-        at the left; the focused one has a bright border.
+        at the left; the focused one has a bright border. On a screen of one part: its next tab.
     previous_pane: -1 |  | Previous panel
         Give the keys to the previous panel.
     """)
 def _go_to_panel(screen: Explorer, step: int) -> None:
-    if not _has_panels(screen):
-        place = screen.place
-        has_more = len(tabs_at(screen.tabs, place)) > 1
-        more = f"; press {place} again for the next tab" if has_more else ""
-        raise UsageError(f"this screen has no other part to go to{more}")
-    screen.next_panel(step)
+    if _has_panels(screen):
+        screen.next_panel(step)
+    elif len(tabs_at(screen.tabs, screen.place)) > 1:
+        screen.action_perform("view", screen.place)
+    else:
+        raise UsageError("this screen has no other part to go to, and no other tab")
 
 
 @actions(MOVE)("""
