@@ -229,7 +229,7 @@ def _amount(words: list[str]) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    for word in filter(None, _SEPARATORS.split(text.lower())):
+    for word in filter(None, (each.rstrip(".") for each in _SEPARATORS.split(text.lower()))):
         found = _NUMBERED.fullmatch(word)
         if found is not None and found[1] in _LEVEL_WORDS:
             yield from found.groups()

@@ -84,6 +84,8 @@ def phase_edge(run: Run, view: View, asked: Asked) -> Offer | None:
         return None
     with suppress(ChopperError):
         times = step_times(run, View(view.run, overrides=view.overrides))
+        if not times.iterations:
+            return None
         middle = np.argsort(times.each_ns)[(len(times.each_ns) - 1) // 2]
         step = asked.steps.get("iteration", str(times.iterations[int(middle)]))
         gpu = asked.steps.get("gpu", str(run.gpus[0].index))
@@ -156,6 +158,8 @@ def one_step(run: Run, view: View, asked: Asked) -> Offer | None:
     """One step in a file for Perfetto: the one that is named, or the slowest."""
     with suppress(ChopperError):
         times = step_times(run, View(view.run, overrides=view.overrides))
+        if not times.iterations:
+            return Offer("Write the run for Perfetto", "It has no steps.", "export", "perfetto")
         slowest = str(times.iterations[int(np.argmax(times.each_ns))])
         step = asked.steps.get("iteration", slowest)
         which = "" if "iteration" in asked.steps else ", the slowest,"

@@ -164,7 +164,8 @@ def _found(
     found = dict[tuple[str, str], Offer]()
     asked_for = [*whole[:_MOST_MEANT], *said, *partly[:_MOST_MEANT]]
     first = [*titled, *(named if "open" in said_concepts(text) else ())]
-    for each in [*first, *meaning, *asked_for, *named, *hits, *lacking[:1]]:
+    unasked = [] if asked_for or titled else named
+    for each in [*first, *meaning, *asked_for, *unasked, *hits, *lacking[:1]]:
         # Figures of one view are several entries, what does the same otherwise is one.
         found.setdefault((_key(each), each.title if each.action == "view" else ""), each)
     return [*found.values()]

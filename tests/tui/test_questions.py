@@ -12,13 +12,17 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import OptionList
 
+from chopper_core.analyses.clock_drops import clock_drop
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal, between
 from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.units import Unit
 from chopper_core.model.view import Baseline, View
 from chopper_tui.actions.palette import _found, _known
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.demo import demo_run
+from tests.support import Row, run_of
 from tests.tui.explorer import Driven, explorer, measured_run
 from tests.tui.test_runs_screen import set_of_runs
 
@@ -91,6 +95,7 @@ go …base=iteration=11
     use iteration 11 as the reference for 12
     step 12 with step 11 as baseline
     set baseline to iteration 11
+    Have iteration 11 as the baseline and look at 12.
     use step 11 as baseline and show step 12
 export perfetto step=12
     perfetto trace of a single iteration
@@ -332,6 +337,37 @@ async def test_the_figure_that_was_asked_for_is_on_the_screen() -> None:
         await at.press("escape")
 
 
+def falling(run: Run, gpus: set[int], at_ns: int) -> Run:
+    """The run with clocks of 1,700 MHz, of some GPUs 1,500 MHz from a time on."""
+    edges = np.array([run.origin_ns, at_ns, run.end_ns])
+    curves = {
+        gpu.index: between(
+            edges[:-1], edges[1:], np.array([1700.0, 1500.0 if gpu.index in gpus else 1700.0])
+        )
+        for gpu in run.gpus
+    }
+    signal = Signal("gfx_mhz", "gfx", Unit("MHz"), curves, 1500, 1700)
+    return replace(run, measured={"gfx_mhz": signal})
+
+
+def test_a_clock_falls_at_its_time_by_its_share() -> None:
+    run = measured_run()
+    half = (run.origin_ns + run.end_ns) // 2
+    part = (run.end_ns - run.origin_ns) / 96
+    one = clock_drop(falling(run, {3}, half))
+    assert one is not None and one.gpu == 3 and one.is_of_others
+    assert one.since_ns is not None and abs(one.since_ns - half) <= part
+    assert one.mhz == pytest.approx(1500, rel=0.01) and one.usual_mhz == 1700
+    assert one.share == pytest.approx(200 / 1700, rel=0.05)
+    # All together: each against its own time before.
+    every = clock_drop(falling(run, {gpu.index for gpu in run.gpus}, half), 1)
+    assert every is not None and (every.gpu, every.is_of_others) == (1, False)
+    assert every.since_ns is not None and abs(every.since_ns - half) <= part
+    assert clock_drop(falling(run, set(), half)) is None
+    start = clock_drop(falling(run, {2}, run.origin_ns + 1))
+    assert start is not None and start.since_ns is None
+
+
 async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower() -> None:
     runs = set_of_runs()
     async with explorer(SIZE, runs) as at:
@@ -387,6 +423,15 @@ async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:
         assert isinstance(at.app.screen, Chooser)
         assert "Nothing here answers “how is the weather”" in at.text()
         assert at.app.screen.query_one(OptionList).option_count > 7
+
+
+async def test_a_run_without_steps_is_asked_the_same() -> None:
+    run = run_of([Row(0, 1_000_000)], name="R")
+    async with explorer(SIZE, run, View("R")) as at:
+        known = _known(at.explore)
+        for wording, _ in asked(ANSWERS):
+            _found(at.explore, known, wording.lower().split())
+        assert _found(at.explore, known, ["perfetto"])[0].argument == "perfetto"
 
 
 async def test_a_search_in_the_notes_stays_at_its_first_hit() -> None:
