@@ -30,7 +30,6 @@ from chopper_tui.history import (
     to_sibling,
 )
 from chopper_tui.keymap import MOVE, WALK, action, actions
-from chopper_tui.places import tabs_at
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -85,10 +84,8 @@ def _has_panels(screen: Explorer) -> bool:
 def _go_to_panel(screen: Explorer, step: int) -> None:
     if _has_panels(screen):
         screen.next_panel(step)
-    elif len(tabs_at(screen.tabs, screen.place)) > 1:
-        screen.action_perform("view", screen.place)
     else:
-        raise UsageError("this screen has no other part to go to, and no other tab")
+        screen.action_perform("view", screen.place)
 
 
 @actions(MOVE)("""
