@@ -117,7 +117,7 @@ _CONCEPTS: Final = """
     markdown
         markdown md
     memory
-        memory vram hbm ram footprint out_of_memory oom
+        memory mem vram hbm ram footprint out_of_memory oom
     missing
         missing lack lacks lacking absent unknown unrecorded not_known not_know don't_know
         not_see not_find not_recorded not_in unavailable blind_spots gaps_in_data caveats
@@ -191,7 +191,7 @@ _CONCEPTS: Final = """
     token
         token tokens tokens/s
     use
-        use used uses using usage consume consumes take takes took
+        use used uses using usage eat eats eating consume consumes take takes took
     wait
         wait waits waiting waited
     where

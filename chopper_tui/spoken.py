@@ -376,7 +376,7 @@ def _as_baseline(view: View, steps: Steps) -> Offer:
 def _of_names(run: Run, view: View, asked: Asked) -> Iterator[Offer]:
     """Kernels, operations or shapes that the other words name, as asked for."""
     text, place = " ".join(asked.rest), at_place(view, asked.steps)
-    if not can_look_through(run) or text.isdecimal():
+    if not can_look_through(run) or text.isdecimal() or asked.again:
         return
     if asked.limit:
         yield from _limited(run, place, asked)

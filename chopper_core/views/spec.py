@@ -109,6 +109,11 @@ class SeveralRuns(Run, frozen=True, eq=False):
     def figures(self) -> Sequence[tuple[str, str, str]]:
         """Name, title and definition of the figures that any run has."""
 
+    @abstractmethod
+    def by_speed(self) -> tuple[str, Mapping[str, float]]:
+        """The order `sort=` that has the fastest run first, and label → how many times as fast as
+        that one, in this order; empty where no figure compares them."""
+
 
 POSITIVE: Final = r"(?![0.]*$)\d{1,12}(\.\d+)?"
 """An option that is a number above 0."""

@@ -29,7 +29,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
 from chopper_core.views import RUNS, WHATIF, view_spec
-from chopper_core.views.query import reason_against_view
+from chopper_core.views.query import query, reason_against_view
 from chopper_core.views.spec import SeveralRuns, splits_of
 from chopper_tui.actions.compare import leave_run, refuse_of_set, runs_filter, view_of_set
 from chopper_tui.actions.program import open_command
@@ -92,7 +92,7 @@ def _has_tabs(screen: Explorer) -> bool:
     return name in tabs and len(tabs_at(tabs, tabs[name].place)) > 1
 
 
-@action(ASK, "shift+tab", title="Previous tab", hint="tabs", can=_has_tabs)
+@action(ASK, "shift+tab", title="Previous tab", hint="next tab", can=_has_tabs)
 async def previous_tab(screen: Explorer, _: str) -> None:
     """Go to the tab before this one, of the same place; before the first comes the last."""
     tabs, name = screen.tabs, screen.view.name or EXPLORE
@@ -272,7 +272,9 @@ async def predict(screen: Explorer, argument: str) -> None:
         raise UsageError("there is nothing here to replay the steps without; :predict asks")
     screen.say(f"replaying {asked}")
     target = await run_in_thread(predicted_step, screen.run, view, asked)
-    await screen.open_evidence(target, f"predicted, {asked}; below each lane the measured one")
+    answer = replace(with_view(view, WHATIF), of=asked, by="", sort="", filter="", columns=())
+    said = (await run_in_thread(query, screen.run, answer)).headline[0]
+    await screen.open_evidence(target, f"{said}; below each lane the measured one")
 
 
 def _has_row_keys(screen: Explorer) -> bool:

@@ -114,8 +114,8 @@ async def open_(screen: Explorer, argument: str) -> None:
     """
     near = [] if argument else await run_in_thread(runs_next_to, screen.home.name)
     if near:
-        options = [("", "another path …", "Type it: Tab completes names.")]
-        options += [(str(path), path.name, str(path.parent)) for path in near]
+        options = [(str(path), path.name, str(path.parent)) for path in near]
+        options += [("", "another path …", "Type it: Tab completes names.")]
 
         async def chosen(path: str) -> None:
             await open_(screen, path) if path else open_command(screen, "open ")

@@ -17,7 +17,7 @@ from chopper_core.columns.lookup import why_missing
 from chopper_core.columns.quantities import QUANTITIES
 from chopper_core.model import address
 from chopper_core.model.glossary import OPERATIONS, TERMS
-from chopper_core.model.phrases import count
+from chopper_core.model.phrases import count, percent
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
@@ -47,8 +47,6 @@ _MOST_NEAR: Final = 5
 """Entries near a question that nothing answers, before the places."""
 _MOST_MEANT: Final = 3
 """Answers of a question, the likeliest first."""
-_STEP: Final = "step_time_ns"
-"""The column of the runs that says which is the fastest."""
 _MEANING: Final = late(
     r"(?:what (?:is|are)|define|explain|definition of|meaning of) (?!the |our |my )(?:an? )?(.+?)"
     r"|what (?:does|do) (?:the )?(.+?)(?: column)? (?:mean|stand for)"
@@ -193,35 +191,27 @@ def _runs_named(screen: Explorer, text: str) -> list[Offer]:
 
 def _of_runs(screen: Explorer, text: str) -> list[Offer]:
     """Of a table of runs: the best, and why another is slower than it."""
-    run, frame, said = screen.run, screen.frame, said_concepts(text)
+    run, said = screen.run, said_concepts(text)
     assert isinstance(run, SeveralRuns)
     if not {"best", "slow", "compare", "why", "speed"} & said.keys() or len(text.split()) < 2:
         return []
-    times = frame.values.get(_STEP)
-    known = (
-        []
-        if times is None
-        else [
-            (time, name)
-            for row, name in enumerate(frame.labels)
-            if (time := times.at(row)) is not None and name in run.paths()
-        ]
-    )
-    if len(known) < 2:
+    paths, (order, speeds) = run.paths(), run.by_speed()
+    if len(speeds) < 2:
         return []
-    ranked = [name for _, name in sorted(known)]
-    best = ranked[0]
-    named = [name for name in ranked[1:] if f" {name.lower()} " in spaced(text)]
-    other = next(iter(named), ranked[1])
-    against = View(run.paths()[other], name="compare", baseline=Baseline(run.paths()[best]))
-    shares = {name: time for time, name in known}
-    slower = 100 * (shares[other] / shares[best] - 1)
-    said_best = f"{best} has the shortest step; {other}'s takes {slower:.1f} % longer"
-    why = going(f"Why {other} is slower than {best}", said_best, against, True)
-    table = replace(screen.view, sort=_STEP, filter="", baseline=None)
-    first = going(f"{best} is the fastest", said_best, table, True)
+    ranked = [*speeds]
+    table = replace(screen.view, sort=order, filter="", baseline=None)
+    how = f"{percent(1 / speeds[ranked[1]] - 1)} faster than {ranked[1]}"
+    best = going(f"{ranked[0]} is the fastest", f"It is {how}.", table, True)
+    named = [name for name in ranked if f" {name.lower()} " in spaced(text)]
+    first, *_, last = named if len(named) > 1 else [ranked[0], *(named or ranked[1:2])]
+    if first == last:
+        return [best]
+    how = f"{percent(speeds[first] / speeds[last] - 1)} faster than {last}"
+    against = View(paths[last], name="compare", baseline=Baseline(paths[first]))
+    what = f"{first} is {how}: where {last} takes longer."
+    why = going(f"Why {last} is slower than {first}", what, against, True)
     asks_why = {"why", "compare"} & said.keys() or ("slow" in said and "best" not in said)
-    return [why, first] if asks_why else [first, why]
+    return [why, best] if asks_why else [best, why]
 
 
 def _meanings(screen: Explorer, text: str) -> list[Offer]:

@@ -30,7 +30,6 @@ from chopper_tui.history import (
     to_sibling,
 )
 from chopper_tui.keymap import MOVE, WALK, action, actions
-from chopper_tui.places import tabs_at
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -78,17 +77,15 @@ def _has_panels(screen: Explorer) -> bool:
 @actions(MOVE, can=_has_panels)("""
     next_pane: 1 | tab | Next panel | panel
         Give the keys to the next panel of the screen: findings, parts of the bar, detail, the tree
-        at the left; the focused one has a bright border.
+        at the left; the focused one has a bright border. On a screen of one part: its next tab.
     previous_pane: -1 |  | Previous panel
         Give the keys to the previous panel.
     """)
 def _go_to_panel(screen: Explorer, step: int) -> None:
-    if not _has_panels(screen):
-        place = screen.place
-        has_more = len(tabs_at(screen.tabs, place)) > 1
-        more = f"; press {place} again for the next tab" if has_more else ""
-        raise UsageError(f"this screen has no other part to go to{more}")
-    screen.next_panel(step)
+    if _has_panels(screen):
+        screen.next_panel(step)
+    else:
+        screen.action_perform("view", screen.place)
 
 
 @actions(MOVE)("""

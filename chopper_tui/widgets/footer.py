@@ -225,8 +225,7 @@ class KeyLine(Pane):
         key = action.keys[0] if self.glyphs.is_ascii else key_name(action.keys[0])
         if action.id == "previous_tab":
             # The digit of the place opens its next tab.
-            place, own = self.explorer.place, _PAIRS.get(key, key)
-            return (place, "view"), (f" {own}", action.id), (f" {action.hint}", action.id)
+            return (self.explorer.place, "view"), ("", "view"), (f" {action.hint}", "view")
         first, space, second = _PAIRS.get(key, key).partition(" ")
         before = self._counterpart(first, action) if second else ""
         return (

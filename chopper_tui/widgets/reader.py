@@ -110,13 +110,18 @@ class TextReader(Sought[None]):
         self.call_after_refresh(self._go_to, words)
 
     def _go_to(self, words: Sequence[str]) -> None:
-        """Put the first entry with some words at the top."""
-        lines = 0
+        """Put the first entry with some words at the top, below the heading that it stands under
+        where that is near."""
+        head, lines, width = 0, 0, self.query_one(Static).content_size.width
         for entry in self._entries:
             if all(word in entry.plain.lower() for word in words):
-                self._box.scroll_to(y=lines, animate=False)
+                is_near = lines - head < self._box.size.height // 2
+                self._box.scroll_to(y=head if is_near else lines, animate=False)
                 return
-            lines += entry.plain.count("\n")
+            if not entry.plain.startswith((" ", "\n")):
+                head = lines
+            *whole, _ = entry.split("\n", allow_blank=True)
+            lines += sum(len(line.wrap(self.app.console, width)) for line in whole)
 
     def action_scroll_by(self, lines: int) -> None:
         self._box.scroll_relative(y=lines, animate=False)

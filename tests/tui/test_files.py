@@ -179,7 +179,7 @@ async def test_runs_next_to_this_one_are_offered() -> None:
         await at.command("open")
         assert isinstance(at.app.screen, Chooser)
         titles = [title for _, title, _ in at.app.screen._shown]
-        assert titles == ["another path …", "a9", "a10"]
+        assert titles == ["a9", "a10", "another path …"]
         await at.press("enter")
         await wait_for(at, lambda: at.explore.run.name.endswith("a9"))
 

@@ -6,6 +6,7 @@ import re
 
 from chopper_core.model.charts import Lanes
 from chopper_core.model.view import Baseline, View
+from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.tui.explorer import explorer
 
@@ -48,9 +49,11 @@ async def test_a_question_opens_the_predicted_step() -> None:
 
 async def test_one_key_replays_without_the_row_and_goes_back() -> None:
     async with explorer() as app:
+        asked = View(app.explore.run.name, name="whatif", of="gpu:1 as peers")
+        said = query(app.explore.run, asked).headline[0]
         await app.press("down", "X")
         assert app.explore.view.overrides.predicted == "gpu:1 as peers"
-        assert app.status.startswith("predicted, gpu:1 as peers")
+        assert app.status == f"{said}; below each lane the measured one"
         await app.press("1")
         assert app.explore.view.name == "" and "predicted" in app.explore.run.marks
         await app.press("X")
@@ -69,6 +72,7 @@ async def test_a_finding_and_its_evidence_lead_to_the_step_without_it() -> None:
         await app.press("X")
         assert app.explore.view.overrides.predicted == "gpu:5 compute as peers"
         assert app.explore.view.path == ("11",)
+        assert "step 703.9 ms instead of 739.9 ms" in app.status
         await app.press("escape")
         assert app.explore.view.name == "overview"
         await app.press("down", "enter")

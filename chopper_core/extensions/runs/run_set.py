@@ -14,8 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.by_run import dispatch_frame
-from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
+from chopper_core.extensions.runs.figures import (
+    HIGHER,
+    RUN_COLUMNS,
+    figures_of_run,
+    is_better,
+    with_settings,
+)
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
+from chopper_core.extensions.runs.speed import speed_of
 from chopper_core.ingest.cache import found_runs, kept, open_cached, recalled
 from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.watch import files_below
@@ -58,6 +65,14 @@ class RunSet(RunRows, frozen=True, eq=False):
             for name, each in RUN_COLUMNS.items()
             if any(isinstance(row.figures.get(name), float) for row in rows)
         ]
+
+    def by_speed(self) -> tuple[str, dict[str, float]]:
+        speed = speed_of(self.reading(False).rows)
+        if speed is None:
+            return "", {}
+        order = f"-{speed.figure}" if is_better(speed.figure) == HIGHER else speed.figure
+        names = (row.name for row in speed.rows)
+        return order, dict(zip(names, (speed.values / speed.values[0]).tolist(), strict=True))
 
 
 class ReadFigures(Struct, frozen=True):
