@@ -302,9 +302,11 @@ def _add(
     is_attained = is_most and is_bound(whole.finding.remedy) > is_bound(one.finding.remedy)
     is_surer |= is_attained and is_like and one.finding.kind.may_be(whole.finding.kind)
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
-    # What is precise about little of it is a part.
-    costs_most = one.costs_ns.sum() >= EXPLAINED.share * whole.costs_ns.sum()
-    is_narrower &= bool(costs_most)
+    # What is precise about little of it, by what it costs and by what it saves, is a part.
+    is_much = bool(one.costs_ns.sum() >= EXPLAINED.share * whole.costs_ns.sum())
+    if one.finding.is_replayed and whole.finding.is_replayed:
+        is_much |= one.worth_ns >= EXPLAINED.share * whole.worth_ns
+    is_narrower &= is_much
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []

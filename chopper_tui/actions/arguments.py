@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.analyses.asked import is_question, questions_of
+from chopper_core.columns import METRICS
+from chopper_core.columns.lookup import find_column
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import parse_time
@@ -33,8 +35,21 @@ def accepts(screen: Explorer, action: Action, argument: str, *, is_cut: bool = F
     own = None if is_cut else _ACCEPTED.get(action.id)
     if own is not None:
         return own(screen, argument)
+    if action.id in _OF_COLUMNS and _is_column(screen, argument):
+        return True
     first = argument.replace(",", " ").split()[0]
     return first in arguments_of(screen.run, screen.frame).get(action.id, ())
+
+
+_OF_COLUMNS: Final = ("sort", "columns")
+"""Actions that take columns by their headings, too, which have spaces."""
+
+
+def _is_column(screen: Explorer, text: str) -> bool:
+    name = text.lstrip("+-")
+    return name in METRICS or bool(
+        find_column(name, screen.frame.columns) or find_column(name, METRICS.values())
+    )
 
 
 def _is_time(text: str) -> bool:

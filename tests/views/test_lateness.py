@@ -172,7 +172,7 @@ def test_waits_are_followed_through_process_groups() -> None:
 def test_a_slow_link_is_named_and_nobody_is_late_for_it(wording: Wording) -> None:
     run = job(TENSOR_AND_DATA, transfer=lambda team: TRANSFER * (4 if tuple(team) == (2, 3) else 1))
     (said,) = findings(run, "slow-link")
-    wording(said, "GPUs 2 and 3", "all_reduce", "300.0 %", "900 µs")
+    wording(said, "GPUs 2 and 3", "all_reduce", "4.0 times as long", "900 µs")
     assert findings(run) == []
     assert findings(job(TENSOR_AND_DATA), "slow-link") == []
     assert findings(job(EVERYONE), "slow-link") == []
