@@ -53,10 +53,12 @@ from chopper_core.model.phrases import (
     by_number,
     enumerated,
     listed,
+    longer_by,
     others,
     percent,
     recurrence,
     small,
+    than_or_as,
     time,
     with_article,
 )
@@ -479,16 +481,20 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     if (known := _long_stage(context)) is None:
         return
     what = "its compute in a step" if known.pipeline is None else "a microbatch"
-    longer = percent(known.times - 1)
+    how = f"takes {longer_by(known.times)} {than_or_as(known.times)}"
+    stages = distinct(context.stage)
+    if len(stages) == 2:
+        others, wait = f"stage {next(iter({*stages.tolist()} - {known.stage}))}", "it waits"
+        median, most, why = others, f"in a step that is {time(known.cost_ns)}{context.each}", ""
+    else:
+        others, wait, median = "the others", "they wait", "the median of the other stages"
+        most = f"beyond the next longest stage it takes {time(known.cost_ns)}{context.each}"
+        why = "as long as the median stage, it is shorter than the next longest, too"
     yield Finding(
-        title=one_line(
-            f"pipeline stage {known.stage} takes {longer} longer than the others",
-            ": they wait",
-        ),
+        title=one_line(f"pipeline stage {known.stage} {how} {others}", f": {wait}"),
         detail=(
-            f"pipeline stage {known.stage} is too long: {what} takes {longer} longer than the "
-            f"median of the other stages, which wait for it{_why_long(context, known)}; beyond the "
-            f"next longest stage it takes {time(known.cost_ns)}{context.each}"
+            f"pipeline stage {known.stage} is too long: {what} {how} {median}, which "
+            f"{'waits' if len(stages) == 2 else 'wait'} for it{_why_long(context, known)}; {most}"
         ),
         evidence=context.with_view("pipeline", sort="-stage_x")
         if known.pipeline is not None
@@ -497,7 +503,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         cost_ns=known.cost_ns,
         gpu=known.gpus[0] if len(known.gpus) == 1 else None,
         kind=Cost.COMPUTE,
-        why_more="as long as the median stage, it is shorter than the next longest, too",
+        why_more=why,
         cells=context.cells_of(gpu=known.gpus),
         changes=None
         if MICROBATCH in context.table.measured

@@ -687,6 +687,9 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     for place in late:
         lost[place.iteration, place.gpu] += place.lost_ns
     latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
+    cost_ns = sum(latest.values()) / len(context.iterations)
+    if len(late) > 1 and len({place.gpu for place in late}) > 1:
+        sentence += f"; of a step, the GPU that is latest counts: {time(cost_ns)}{a_step(context)}"
     cells = np.logical_or.reduce([_cells_of(context, place) for place in late])
     gpus = {each.gpu for each in late}
     changes: tuple[str, ...] | None = None
@@ -699,7 +702,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         sentence,
         context.with_view("launch", by, sort="-idle_host_ns", **labels),
         Cost.HOST,
-        sum(latest.values()) / len(context.iterations),
+        cost_ns,
         is_repeated=not is_one,
         gpu=place.gpu if len(gpus) == 1 else None,
         total_ns=sum(each.idle_ns for each in late),

@@ -122,9 +122,9 @@ def _sources(context: FindingsContext) -> Gaps:
         why = "nothing shows what limits compute"
         if unattributed.present()[0]:
             share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
+            why += f" for {percent(share)} of the time"
             if AT_PEAK in context.table.measured:
-                why += " beyond the ideal time of its FLOPs"
-            why += f" ({percent(share)} of the time)"
+                why += ", beyond the ideal time of its FLOPs"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
         short = "nothing shows why compute is slow"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")

@@ -28,10 +28,6 @@ _WITHOUT: Final = {
 """Kind of time → what a bound asks for."""
 
 
-_QUOTED: Final = "Quote what it saves: a step gets shorter by that"
-"""Where what a finding costs, which is time of some GPUs, isn't what a step takes longer."""
-
-
 def detail_of(context: FindingsContext, finding: Finding) -> str:
     """The long sentence of a finding, what it costs per step where that isn't said, and why it
     saves more or less than that."""
@@ -41,11 +37,7 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     if time(round(cost)) not in text:
         text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
     why = _why_saving(context, finding)
-    quoted = _QUOTED
-    if finding.evidence.name == "ranks":
-        whose = "these GPUs are" if finding.gpu is None else f"GPU {finding.gpu} is"
-        quoted += f"; lag and delay say how late {whose}, waits are time of the others"
-    sentences = [text, why, quoted if why and finding.saving_ns else ""]
+    sentences = [text, why]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
     said = [*filter(None, sentences)]
@@ -88,7 +80,7 @@ def _why_saving(context: FindingsContext, finding: Finding) -> str:
         if finding.gpu is not None and len(context.gpus) > 1:
             whose = f"GPU {finding.gpu}"
         if context.share(saving) < _LEAST:
-            saves = "saves nothing"
+            saves = f"saves only {time(saving)}" if saving else "saves nothing"
         rest = time(cost - saving)
         return (
             f"By replay, fixing this alone {saves}: {whose} would spend {rest} of that time "

@@ -15,7 +15,14 @@ from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, count_findings, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of
 from chopper_core.findings.remedies import is_bound
-from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, Finding, FindingsContext
+from chopper_core.findings.rule import (
+    CONFIDENCE,
+    DETAIL,
+    IRREGULAR,
+    SMALLEST_SAVING,
+    Finding,
+    FindingsContext,
+)
 from chopper_core.findings.sentences import detail_of
 from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
@@ -167,17 +174,22 @@ def _together(
     first = [each.remedy for each in whole if each.is_replayed]
     if worth is None or len(first) < 2 or len(first) < len(whole):
         return ()
-    saved = worth.saving_ns(first)
+    saved, alone = worth.saving_ns(first), sum(each.saving_ns or 0.0 for each in whole)
+    most = " at most" if any(map(is_bound, first)) else ""
+    than = ""
+    if abs(saved - alone) >= SMALLEST_SAVING.share * context.step_ns:
+        sign = "less" if saved < alone else "more"
+        than = f": {sign} than the sum, {time(alone)}, since waits depend on each other"
     return (
-        f"together, the first {len(first)} (no parts) save {time(saved)} a step "
-        f"({percent(context.share(saved))}), by replay",
+        f"together, the first {len(first)}, without their parts, save{most} {time(saved)} a step "
+        f"({percent(context.share(saved))}), by replay{than}",
     )
 
 
 def _above(findings: Sequence[Finding]) -> tuple[str, ...]:
     """That a saving may be above the cost, where one is."""
     if any((each.saving_ns or 0.0) > _ABOVE * (each.cost_ns or np.inf) for each in findings):
-        return ("a saving above its cost has its reason in the finding's detail",)
+        return ("a saving clearly above its cost has its reason in the finding's detail",)
     return ()
 
 
@@ -195,7 +207,10 @@ def _notes(
             f"findings include all {whole}"
         )
     if len(context.gpus) > 1 and any(each.gpu is not None and each.cost_ns for each in findings):
-        notes.append("costs: mean over the GPUs that a finding is about; savings: of the step")
+        notes.append(
+            "costs: time of the GPUs that a finding is about, mean over them; saves: what a step "
+            "gets shorter by, which is the figure to quote"
+        )
     if context.sampled_from is not None:
         notes.append(
             f"{len(context.iterations)} of {context.sampled_from} steps, evenly chosen, are "
