@@ -175,14 +175,12 @@ def _together(
     if worth is None or len(first) < 2 or len(first) < len(whole):
         return ()
     saved, alone = worth.saving_ns(first), sum(each.saving_ns or 0.0 for each in whole)
-    most = " at most" if any(map(is_bound, first)) else ""
-    than = ""
-    if abs(saved - alone) >= SMALLEST_SAVING.share * context.step_ns:
-        sign = "less" if saved < alone else "more"
-        than = f": {sign} than the sum, {time(alone)}, since waits depend on each other"
+    most = "≤" if any(map(is_bound, first)) else ""
+    differs = abs(saved - alone) >= SMALLEST_SAVING.share * context.step_ns
+    own = f" (sum {time(alone)})" if differs else ""
     return (
-        f"together, the first {len(first)}, without their parts, save{most} {time(saved)} a step "
-        f"({percent(context.share(saved))}), by replay{than}",
+        f"by replay, the first {len(first)} together save {most}{time(saved)} a step, "
+        f"{percent(context.share(saved))}{own}",
     )
 
 
@@ -207,10 +205,7 @@ def _notes(
             f"findings include all {whole}"
         )
     if len(context.gpus) > 1 and any(each.gpu is not None and each.cost_ns for each in findings):
-        notes.append(
-            "costs: time of the GPUs that a finding is about, mean over them; saves: what a step "
-            "gets shorter by, which is the figure to quote"
-        )
+        notes.append("costs: mean over its GPUs; saves: what a step gets shorter by: quote that")
     if context.sampled_from is not None:
         notes.append(
             f"{len(context.iterations)} of {context.sampled_from} steps, evenly chosen, are "

@@ -208,14 +208,28 @@ def _is_question(screen: Explorer) -> bool:
     return bool(question_about(screen.view, screen.frame, screen.table.cursor))
 
 
+def _why_slower(screen: Explorer) -> None:
+    """Compare the run under the cursor with the fastest; the fastest with the next one."""
+    from chopper_tui.actions.palette import of_runs
+
+    frame, cursor = screen.frame, screen.table.cursor
+    label = frame.labels[cursor] if cursor < len(frame) else ""
+    entries = of_runs(screen, f"why is {label} slower")
+    if not entries:
+        refuse_of_set(screen)
+    screen.action_perform(entries[0].action, entries[0].argument)
+
+
 @action(ASK, "W", title="Why", takes="[GPU]", hint="why", can=_can_explain)
 async def why(screen: Explorer, argument: str) -> None:
     """Explain why the GPU given, the row's, or else the straggler, is late: each cause leads to its
-    evidence.
+    evidence. In a table of runs: where the row's run takes longer than the fastest.
     """
     from chopper_core.views.shared.evidence import causes_of
 
-    refuse_of_set(screen)
+    if isinstance(screen.run, SeveralRuns):
+        _why_slower(screen)
+        return
     named = int(argument) if argument.isdecimal() else _gpu_of_row(screen)
     gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, named)
     arrow = f"{screen.table.glyphs.arrow} "

@@ -140,7 +140,7 @@ def _found(
     text, run = " ".join(words), screen.run
     named = _runs_named(screen, text)
     if isinstance(run, SeveralRuns):
-        return [*_of_runs(screen, text), *named, *found_among(known, words)]
+        return [*of_runs(screen, text), *named, *found_among(known, words)]
     tabs = [each for each in known if each.action == "view" and each.title[:1].isdigit()]
     said = spoken(run, screen.view, tabs, in_usual_words(text))
     asked = meant(run, screen.view, text)
@@ -189,7 +189,7 @@ def _runs_named(screen: Explorer, text: str) -> list[Offer]:
     return [Offer(f"Open {path.name}", str(path), "open", str(path)) for path in near]
 
 
-def _of_runs(screen: Explorer, text: str) -> list[Offer]:
+def of_runs(screen: Explorer, text: str) -> list[Offer]:
     """Of a table of runs: the best, and why another is slower than it."""
     run, said = screen.run, said_concepts(text)
     assert isinstance(run, SeveralRuns)
@@ -203,9 +203,8 @@ def _of_runs(screen: Explorer, text: str) -> list[Offer]:
     how = f"{percent(1 / speeds[ranked[1]] - 1)} faster than {ranked[1]}"
     best = going(f"{ranked[0]} is the fastest", f"It is {how}.", table, True)
     named = [name for name in ranked if f" {name.lower()} " in spaced(text)]
-    first, *_, last = named if len(named) > 1 else [ranked[0], *(named or ranked[1:2])]
-    if first == last:
-        return [best]
+    slower = [name for name in named if name != ranked[0]] or ranked[1:2]
+    first, *_, last = named if len(named) > 1 else [ranked[0], slower[0]]
     how = f"{percent(speeds[first] / speeds[last] - 1)} faster than {last}"
     against = View(paths[last], name="compare", baseline=Baseline(paths[first]))
     what = f"{first} is {how}: where {last} takes longer."

@@ -390,6 +390,13 @@ async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower() ->
         await at.command(f"why is {third} slower than {second}")
         await at.press("enter")
         assert (at.frame.view.run, at.frame.view.base_run) == (f"all/{third}", f"all/{second}")
+    # A key asks the same of the row: against the fastest, and of the fastest against the next.
+    async with explorer(SIZE, runs) as at:
+        for row, pair in ((third, (third, best)), (best, (second, best))):
+            at.explore.table.move_to_label(row)
+            await at.press("W")
+            assert (at.frame.view.run, at.frame.view.base_run) == tuple(f"all/{x}" for x in pair)
+            await at.press("escape", "escape")
 
 
 async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:

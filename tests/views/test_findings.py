@@ -178,7 +178,7 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     assert row["confidence"] == "high"
     assert row["at"] == "R?view=ranks&sort=-delay_ns"
     # Which of its many figures is the step's is said once for all findings.
-    assert any("the figure to quote" in note for note in query(run, parse("R?view=findings")).notes)
+    assert any("quote that" in note for note in query(run, parse("R?view=findings")).notes)
     notes = query(run, parse(row["at"])).notes
     assert any("costs the step is what its finding saves" in note for note in notes)
     assert only(run, "throttled")["said"].startswith(f"GPU {own} is throttled 8")
