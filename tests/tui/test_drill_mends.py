@@ -87,7 +87,7 @@ async def test_a_baseline_is_named_in_words() -> None:
 async def test_a_table_of_runs_names_the_keys_that_compare() -> None:
     async with explorer((80, 24), set_of_runs()) as at:
         assert {"mark", "compare"} <= {*keys_shown(at)}
-        await at.press("W")
+        await at.press("I")
         assert "space marks two, = compares" in at.status
 
 
