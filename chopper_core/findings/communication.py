@@ -33,7 +33,7 @@ from chopper_core.graph.contention import MIN_DURATION_NS, TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.groups import work_of
-from chopper_core.model.phrases import listed, longer_by, percent, recurrence, time
+from chopper_core.model.phrases import listed, longer_by, percent, recurrence, than_or_as, time
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
@@ -87,9 +87,9 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
         if context.share(link.transfer_ns) < COST.share:
             continue
         since = recurrence(link.when, context.iterations)
-        takes = longer_by(1 + link.slower)
+        takes, than = longer_by(1 + link.slower), than_or_as(1 + link.slower)
         slower = f"{percent(link.slower)} slower{since}"
-        if not takes.endswith("longer"):
+        if than == "as":
             slower = f"{takes.removesuffix('long')}slow{since}"
         iterations = [context.iterations[at] for at in link.when]
         steps = {"iteration": iterations} if iterations else {}
@@ -101,8 +101,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             which += f"{context.gpus_text(others)} are slow"
         yield context.finding(
             one_line(f"the link of {short} is {slower}", f": {shortened(link.kind)}"),
-            f"{which}{since}: {link.kind} takes {takes} to transfer there "
-            f"{'than' if takes.endswith('longer') else 'as'} in like groups, "
+            f"{which}{since}: {link.kind} takes {takes} to transfer there {than} in like groups, "
             f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
             context.with_view("comms", "group", sort="bus_gbps"),
             Cost.COMMUNICATION,

@@ -16,6 +16,7 @@ from chopper_core.model.charts import BarChart, Lanes
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import UNICODE
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from chopper_tui.widgets.footer import pointed_text
 from tests.demo import demo_run
@@ -91,11 +92,15 @@ async def test_a_table_of_runs_names_the_keys_that_compare() -> None:
         assert "space marks two, = compares" in at.status
 
 
-@pytest.mark.parametrize("width", range(60, 120, 7))
-def test_figures_of_the_line_below_the_lanes_are_whole(width: int) -> None:
+def _timeline() -> tuple[Frame, Lanes]:
     run = sample_run()
     frame = query(run, View(run.name, name="timeline"))
-    lanes = next(chart for chart in frame.charts if isinstance(chart, Lanes))
+    return frame, next(chart for chart in frame.charts if isinstance(chart, Lanes))
+
+
+@pytest.mark.parametrize("width", range(60, 120, 7))
+def test_figures_of_the_line_below_the_lanes_are_whole(width: int) -> None:
+    frame, lanes = _timeline()
     host = "reading_a_value_back_in_a_long_name 806.512 µs, launch calls 727.712 µs"
     gap = replace(lanes.pointed[0], kernel=None, gap_ns=1_547_000, host=host, queue=0)
     kernel = replace(
@@ -116,9 +121,7 @@ def test_figures_of_the_line_below_the_lanes_are_whole(width: int) -> None:
 
 @pytest.mark.parametrize("width", range(10, 60, 10))
 def test_a_line_without_room_for_the_host_tells_the_gap_alone(width: int) -> None:
-    run = sample_run()
-    frame = query(run, View(run.name, name="timeline"))
-    lanes = next(chart for chart in frame.charts if isinstance(chart, Lanes))
+    frame, lanes = _timeline()
     host = "reading_a_value_back 806.512 µs, launch calls 727.712 µs"
     gap = replace(lanes.pointed[0], kernel=None, gap_ns=1_547_000, host=host, queue=0)
     shown = replace(lanes, pointed=(gap, *lanes.pointed[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,61 +53,65 @@ def test_a_stall_is_named_next_to_hosts_that_cant_keep_up(name: str, tmp_path: P
     assert figures["saving_ns"] == pytest.approx(long_ns - usual_ns, rel=0.1)
 
 
-def test_hosts_of_a_whole_phase_are_peers_of_each_other(tmp_path: Path) -> None:
-    """Each stalls somewhere else: no other host does at the same place."""
-    times = {}
-    for stall_us in (0, 4000):
-        folder = tmp_path / str(stall_us)
-        folder.mkdir()
-        ranks = [Rank(number, 3) for number in range(3)]
+def _without_and_with(
+    folder: Path,
+    count: int,
+    stall_us: int,
+    load: int,
+    forward: Callable[[Rank, int, int], None],
+) -> tuple[Run, float]:
+    """A job whose hosts stall within the forward of each step, and how much longer its steps are
+    than those of the same job without stalls, in ns."""
+    times = []
+    for pause_us in (0, stall_us):
+        own = folder / str(pause_us)
+        own.mkdir()
+        ranks = [Rank(number, count) for number in range(count)]
         begins = ranks[0].now
         for number in range(STEPS):
             start = ranks[0].now
             for each in ranks:
-                # Stalls are in different layers, as interpreters collect garbage.
                 with each.note_around("forward"):
-                    for layer in range(8):
-                        with each.note_around(f"Layer{layer}"):
-                            each.product("q_ip", 200)
-                            if layer == (each.rank + number) % 3 + 2:
-                                each.pause(stall_us)
-            step(ranks, number, [200] * 3, layers=2)
+                    forward(each, number, pause_us)
+            step(ranks, number, [load] * count, layers=2)
             for each in ranks:
                 each.read_back()
                 each.now = max(other.now for other in ranks)
                 each.note(f"ProfilerStep#{number}", start, each.now)
-        run = opened(ranks, folder)
-        times[stall_us] = 1e3 * (ranks[0].now - begins) / STEPS
+        run = opened(ranks, own)
+        times.append(1e3 * (ranks[0].now - begins) / STEPS)
+    return run, times[1] - times[0]
+
+
+def test_hosts_of_a_whole_phase_are_peers_of_each_other(tmp_path: Path) -> None:
+    """Each stalls somewhere else: no other host does at the same place."""
+
+    def forward(each: Rank, number: int, stall_us: int) -> None:
+        # Stalls are in different layers, as interpreters collect garbage.
+        for layer in range(8):
+            with each.note_around(f"Layer{layer}"):
+                each.product("q_ip", 200)
+                if layer == (each.rank + number) % 3 + 2:
+                    each.pause(stall_us)
+
+    run, lost_ns = _without_and_with(tmp_path, 3, 4000, 200, forward)
     asked = query(run, View(run.name, name="whatif", of="phase:forward host as peers"))
-    assert asked.row(1)["saving_ns"] == pytest.approx(times[4000] - times[0], rel=0.05)
+    assert asked.row(1)["saving_ns"] == pytest.approx(lost_ns, rel=0.05)
 
 
 def test_hosts_that_stall_in_turn_are_one_finding(tmp_path: Path) -> None:
     """In each step another one does, in another operation: what no trace names may be anywhere."""
-    times = {}
-    for stall_us in (0, 2500):
-        folder = tmp_path / str(stall_us)
-        folder.mkdir()
-        ranks = [Rank(number, 4) for number in range(4)]
-        begins = ranks[0].now
-        for number in range(STEPS):
-            start = ranks[0].now
-            for each in ranks:
-                with each.note_around("forward"):
-                    for part in range(STEPS):
-                        with each.note_around(f"part_{part}_ip"):
-                            each.kernel(GEMM, 60, "aten::mm")
-                            if each.rank == number % 4 and part == number:
-                                each.pause(stall_us)
-            step(ranks, number, [2000] * 4, layers=2)
-            for each in ranks:
-                each.read_back()
-                each.now = max(other.now for other in ranks)
-                each.note(f"ProfilerStep#{number}", start, each.now)
-        run = opened(ranks, folder)
-        times[stall_us] = 1e3 * (ranks[0].now - begins) / STEPS
+
+    def forward(each: Rank, number: int, stall_us: int) -> None:
+        for part in range(STEPS):
+            with each.note_around(f"part_{part}_ip"):
+                each.kernel(GEMM, 60, "aten::mm")
+                if each.rank == number % 4 and part == number:
+                    each.pause(stall_us)
+
+    run, lost_ns = _without_and_with(tmp_path, 4, 2500, 2000, forward)
     frame = query(run, View(run.name, name="findings", columns=("+advice",)))
     figures = frame.row(0)
     assert frame.labels[0].startswith("Another GPU in turn is held back by its host")
-    assert figures["saving_ns"] == pytest.approx(times[2500] - times[0], rel=0.1)
+    assert figures["saving_ns"] == pytest.approx(lost_ns, rel=0.1)
     assert "gc.freeze()" in str(figures["advice"])
