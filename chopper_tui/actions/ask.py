@@ -210,14 +210,15 @@ def _is_question(screen: Explorer) -> bool:
 
 def _why_slower(screen: Explorer) -> None:
     """Compare the run under the cursor with the fastest; the fastest with the next one."""
-    from chopper_tui.actions.palette import of_runs
+    from chopper_tui.actions.palette import why_slower
 
-    frame, cursor = screen.frame, screen.table.cursor
-    label = frame.labels[cursor] if cursor < len(frame) else ""
-    entries = of_runs(screen, f"why is {label} slower")
-    if not entries:
-        refuse_of_set(screen)
-    screen.action_perform(entries[0].action, entries[0].argument)
+    run, frame, cursor = screen.run, screen.frame, screen.table.cursor
+    assert isinstance(run, SeveralRuns)
+    label, (_, speeds) = frame.labels[cursor] if cursor < len(frame) else "", run.by_speed()
+    if label not in speeds or len(speeds) < 2:
+        refuse_of_set(screen)  # There is nothing to compare it with.
+    entry = why_slower(run, [label])
+    screen.action_perform(entry.action, entry.argument)
 
 
 @action(ASK, "W", title="Why", takes="[GPU]", hint="why", can=_can_explain)

@@ -140,7 +140,7 @@ def _found(
     text, run = " ".join(words), screen.run
     named = _runs_named(screen, text)
     if isinstance(run, SeveralRuns):
-        return [*of_runs(screen, text), *named, *found_among(known, words)]
+        return [*_of_runs(screen, text), *named, *found_among(known, words)]
     tabs = [each for each in known if each.action == "view" and each.title[:1].isdigit()]
     said = spoken(run, screen.view, tabs, in_usual_words(text))
     asked = meant(run, screen.view, text)
@@ -189,28 +189,35 @@ def _runs_named(screen: Explorer, text: str) -> list[Offer]:
     return [Offer(f"Open {path.name}", str(path), "open", str(path)) for path in near]
 
 
-def of_runs(screen: Explorer, text: str) -> list[Offer]:
+def _of_runs(screen: Explorer, text: str) -> list[Offer]:
     """Of a table of runs: the best, and why another is slower than it."""
     run, said = screen.run, said_concepts(text)
     assert isinstance(run, SeveralRuns)
     if not {"best", "slow", "compare", "why", "speed"} & said.keys() or len(text.split()) < 2:
         return []
-    paths, (order, speeds) = run.paths(), run.by_speed()
+    order, speeds = run.by_speed()
     if len(speeds) < 2:
         return []
     ranked = [*speeds]
     table = replace(screen.view, sort=order, filter="", baseline=None)
     how = f"{percent(1 / speeds[ranked[1]] - 1)} faster than {ranked[1]}"
     best = going(f"{ranked[0]} is the fastest", f"It is {how}.", table, True)
-    named = [name for name in ranked if f" {name.lower()} " in spaced(text)]
-    slower = [name for name in named if name != ranked[0]] or ranked[1:2]
-    first, *_, last = named if len(named) > 1 else [ranked[0], slower[0]]
+    why = why_slower(run, [name for name in ranked if f" {name.lower()} " in spaced(text)])
+    asks_why = {"why", "compare"} & said.keys() or ("slow" in said and "best" not in said)
+    return [why, best] if asks_why else [best, why]
+
+
+def why_slower(run: SeveralRuns, named: Sequence[str]) -> Offer:
+    """Compare two of the runs that `by_speed` ranks: those named, in its order; one with the
+    fastest, and the fastest, or none, the next one."""
+    paths, (_, speeds) = run.paths(), run.by_speed()
+    fastest, second, *_ = speeds
+    other = next((name for name in named if name != fastest), second)
+    first, *_, last = named if len(named) > 1 else (fastest, other)
     how = f"{percent(speeds[first] / speeds[last] - 1)} faster than {last}"
     against = View(paths[last], name="compare", baseline=Baseline(paths[first]))
     what = f"{first} is {how}: where {last} takes longer."
-    why = going(f"Why {last} is slower than {first}", what, against, True)
-    asks_why = {"why", "compare"} & said.keys() or ("slow" in said and "best" not in said)
-    return [why, best] if asks_why else [best, why]
+    return going(f"Why {last} is slower than {first}", what, against, True)
 
 
 def _meanings(screen: Explorer, text: str) -> list[Offer]:

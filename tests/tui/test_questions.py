@@ -397,6 +397,9 @@ async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower() ->
             await at.press("W")
             assert (at.frame.view.run, at.frame.view.base_run) == tuple(f"all/{x}" for x in pair)
             await at.press("escape", "escape")
+        at.explore.table.move_to_label("tp16")
+        await at.press("W")
+        assert "this needs a single run" in at.status
 
 
 async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:
