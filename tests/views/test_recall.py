@@ -167,7 +167,7 @@ def test_what_more_work_takes_longer_is_a_part_of_it() -> None:
     name = "experts of one GPU with more tokens"
     found = bench.measure(name, 4740, 0.04, "annotated", is_rough=True)
     assert found.level == 3, found.found
-    assert [each.rule for each in found.found if not each.is_part] == ["straggler"]
+    assert [each.rule for each in found.found if each.part_of is None] == ["straggler"]
 
 
 @pytest.mark.few(1)
