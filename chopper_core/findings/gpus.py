@@ -207,8 +207,12 @@ def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
     """What a straggler takes longer for than its peers, as changes of a replay."""
     if late.cause is None:
         return ()
+    # What it is late for in other steps, or in these too, has a finding of its own.
+    others = {one.cause for one in leads.stragglers if one.place == late.place} - {late.cause}
     extra = {
-        word: float(np.nan_to_num(leads.extra(word, late.when)[late.place])) for word in CAUSES
+        word: float(np.nan_to_num(leads.extra(word, late.when)[late.place]))
+        for word in CAUSES
+        if word not in others
     }
     if late.cause != "launch":
         extra["launch"] = 0.0

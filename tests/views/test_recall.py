@@ -117,6 +117,12 @@ PAIRS = (
     ("logging on all GPUs every third step", "a device synchronised in every layer"),
     ("a throttled GPU", "one operation slow from then on"),
     ("a stall of all hosts after the optimizer", "a host late in one layer, once"),
+    ("slow optimizer kernels on one GPU", "backward slow on one GPU"),
+    ("one operation slow on one GPU", "two GPUs at a lower clock"),
+    ("data of one GPU late, every third", "more tokens on another GPU each time"),
+    ("a throttled GPU", "hosts that can't keep up"),
+    ("slow memory of all GPUs from then on", "a clock that sinks slowly"),
+    ("a checkpoint on one GPU", "more tokens in one iteration"),
 )
 
 
