@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Label, OptionList
 
+from chopper_core.columns import METRICS
 from chopper_core.model.view import Baseline, View
 from chopper_core.views import VIEWS, columns_of_view
 from chopper_tui.widgets.dialogs import Chooser
@@ -178,7 +179,9 @@ async def test_rankings_and_statistics_lead_where_they_say() -> None:
         assert at.frame.view.baseline == Baseline("", ("11",))
         await at.press("0")
         await search(at, "gemm under 90 % busy")
-        assert found(at)[0].startswith("gemm with busy_pct<90")
+        # The column by its heading, as a person reads it, not by its name in addresses.
+        heading = METRICS["busy_pct"].title
+        assert heading != "busy_pct" and found(at)[0].startswith(f"gemm with {heading} <90")
 
 
 async def test_nothing_that_matches_has_no_explanation() -> None:
