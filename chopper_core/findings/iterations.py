@@ -524,7 +524,7 @@ def _more_work(context: FindingsContext, slow: Index) -> str:
 
 
 class _Why(Struct, frozen=True):
-    """Why slow steps take longer; empty where nothing tells."""
+    """Why slow steps take longer; empty where that is unknown."""
 
     text: str = ""
     """The end of a phrase."""
