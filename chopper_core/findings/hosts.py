@@ -174,7 +174,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
                 (of_name if cause.is_of_trace else one_line)(
                     f"{shortened(what)}{_in_title(cause)} {taken}", where
                 ),
-                f"the hosts are in {cause.text}{where or drifts and f'{drifts},'} for "
+                f"the hosts are in {cause.text}{where or (drifts and f'{drifts},')} for "
                 f"{time(cost)} of the {whole} that GPUs "
                 f"are idle{context.per_gpu} before launch calls",
                 context.with_view("launch", "host", sort="-idle_host_ns"),

@@ -308,7 +308,8 @@ def as_peers(
     """The time that peers take for the same kernel: the median of those that aren't chosen.
 
     `chosen` are rows, `axis` is what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
-    `iteration`. Peers are among the rows of some kernels, if not all are asked about. The same kernel has the same name and shape, at the same place of the step.
+    `iteration`. Peers are among the rows of some kernels, where not all are asked about. The same
+    kernel has the same name and shape, at the same place of the step.
     Where no peer runs the same there, the operation takes as long there as on peers: they have as
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
