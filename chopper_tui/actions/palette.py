@@ -29,11 +29,16 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.completions import runs_next_to
 from chopper_tui.concepts import in_usual_words, said_concepts
-from chopper_tui.intents import meant
 from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
-from chopper_tui.search import Offer, found_among, is_titled, spaced
-from chopper_tui.spoken import can_look_through, going, place_asked, place_named, spoken
+from chopper_tui.search import (
+    Offer,
+    can_look_through,
+    found_among,
+    going,
+    is_titled,
+    spaced,
+)
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -137,6 +142,10 @@ def _found(
 ) -> list[Offer]:
     """What a text means as a question, what else it says, then the entries that have its words,
     those without an answer last."""
+    # The first screen needs none of the words of questions.
+    from chopper_tui.intents import meant
+    from chopper_tui.spoken import place_asked, place_named, spoken
+
     text, run = " ".join(words), screen.run
     named = _runs_named(screen, text)
     if isinstance(run, SeveralRuns):
