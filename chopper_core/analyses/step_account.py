@@ -63,8 +63,6 @@ TITLES: Final = {
 COUNTED: Final = ("extra_inst_ns", "mfma_loss_ns", "vector_ns", "contention_ns")
 Parts = Mapping[str, float]
 """Part of the time → its ns."""
-Covered = dict[str, frozenset[int]]
-"""Part of the time → the GPUs that have it."""
 UNATTRIBUTED: Final = "unmodelled_ns"
 _LEAST_SPREAD: Final = 0.01
 """Of the longest step: the range of steps that differ by less is not shown."""
@@ -155,18 +153,9 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         return self._parts_of(self.whole, has_theory=False)
 
     @cached_property
-    def covered(self) -> Covered:
+    def covered(self) -> Mapping[str, frozenset[int]]:
         """The GPUs that have each part, of the parts that only some GPUs have."""
-
-        def made() -> Covered:
-            return covered_parts(with_parts(self.run), self.whole)
-
-        def same(found: Covered) -> Covered:
-            return found
-
-        # Of ten thousand GPUs it takes a second and more to find out that all have all.
-        scope = replace(self.view, name="", by="", of="", baseline=None)
-        return self.run.kept(("parts of GPUs", scope), Covered, made, same, same)
+        return covered_parts(with_parts(self.run), self.nodes)
 
     @property
     def some(self) -> frozenset[int]:
