@@ -14,7 +14,8 @@ from chopper_core.answers.exporter import serve_metrics
 from chopper_core.answers.opening import holds_several
 from chopper_core.ingest.alarms import AlarmWatch
 from chopper_core.ingest.feeds import scrape_feed
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.model.charts import Cards
 from chopper_core.model.view import View, with_view
 from chopper_core.util.escape import escape_lines

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards
