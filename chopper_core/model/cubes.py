@@ -168,8 +168,8 @@ class Cubes(Struct, frozen=True, eq=False):
         None where no cube has all these levels.
         """
         without = without or {}
-        asked = {*wanted, *grouped, *without}
-        levels = {"gpu" if level in self.table.coordinates else level for level in asked}
+        named = {*wanted, *grouped, *without}
+        levels = {"gpu" if level in self.table.coordinates else level for level in named}
         fitting = [cube for key, cube in self.by_levels.items() if levels <= key]
         if not fitting:
             return None
