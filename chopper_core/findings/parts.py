@@ -102,7 +102,7 @@ class Worth(Struct, frozen=True, eq=False):
         remedy = finding.remedy or question_of(self.context, finding)
         if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
             return finding
-        if found.saving_ns < self.least_ns:
+        if 0 < self.least_ns > found.saving_ns:
             return finding
         return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
 
