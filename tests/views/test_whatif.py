@@ -397,6 +397,39 @@ def test_a_layer_as_its_peers_runs_what_they_run() -> None:
     assert found["saving_ns"] == 20_000 + 15_000
 
 
+def test_a_range_holds_how_much_steps_that_run_again_vary() -> None:
+    """A kernel takes half as long, in steps that are alike or vary in something else."""
+
+    def range_of(question: str, others_ns: list[int]) -> tuple[float, float]:
+        rows, now = [], 1_000_000
+        for step, ns in enumerate(others_ns):
+            for operation, took in (("mlp_up", ns), ("mlp_dp", 100_000)):
+                rows.append(Row(now, took, operation=operation, iteration=step, launch=now // 9))
+                now += took
+        found = OpenRun(run_of(rows)).what_if(question)
+        measured = float(found.values["step_ns"].numbers[0])
+        high, low = (
+            measured - float(found.values[name].numbers[1])
+            for name in ("step_low_ns", "step_high_ns")
+        )
+        return low, high
+
+    asked = "operation:mlp_dp x0.5"
+    alike, ns = [1_000_000] * 9, 50_000
+    assert range_of(asked, alike) == (ns, ns)
+    varied = (1_000_000 + 5_000 * np.array([3, -2, 0, 1, -3, 2, -1, -2, 2])).tolist()
+    low, high = range_of(asked, varied)
+    error = 2 * float(np.std(varied)) / 3
+    assert ns - 3 * error < low < ns - error and ns + error < high < ns + 3 * error
+    # One step in nine is a ninth of the mean, and its own time is not a mean of several.
+    low, high = range_of(f"iteration:4 {asked}", varied)
+    assert ns / 9 - error < low < ns / 9 - error / 3 and ns / 9 + error / 3 < high
+    # What every third step has, or all from one on, is there when they run again.
+    every_third = [1_000_000, 1_000_000, 1_300_000] * 3
+    from_then_on = [1_000_000] * 4 + [1_300_000] * 5
+    assert range_of(asked, every_third) == range_of(asked, from_then_on) == (ns, ns)
+
+
 def test_no_stragglers_and_one_gpu_as_its_peers_say_how_they_differ() -> None:
     """Two savings next to each other, 36.4 and 36.0 ms in the demo, are of two questions."""
     frame = query(
