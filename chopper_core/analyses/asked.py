@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.outliers import MAD_TO_SIGMA, spread_of
+from chopper_core.analyses.outliers import MAD_TO_SIGMA, MIN_VALUES, spread_of
 from chopper_core.analyses.step_times import StepTimes, step_times
 from chopper_core.columns import Values
 from chopper_core.columns.filter import FilterRows, matching
@@ -126,15 +126,15 @@ class Steady(Struct, frozen=True, eq=False):
         return self.replays.now_ns - self.replays.times_ns(predicted.replayed)
 
     def varies_ns(self, predicted: Predicted) -> float:
-        """How far from the mean of steps like it the time of one more step may be; 0 where only one
-        shows it.
+        """How far from the mean of steps like it the time of one more step may be; 0 where too few
+        show it.
 
         By the distances from the median, or from the step before where these are less: what every
         third step has, or all from one on, differs without running again.
         """
         times = self.replays.times_ns(predicted.replayed).astype(np.float64)
         each = means_of(times, ranked(self.replays.steps.iteration[self.replays.own])[1])
-        if len(each) < 2:
+        if len(each) < MIN_VALUES:
             return 0.0
         between = MAD_TO_SIGMA * median_of(np.abs(np.diff(each))) / 2**0.5
         return student(len(each)) * min(spread_of(each), between)
@@ -213,7 +213,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
             return questions.launch_scaled(graph, chosen.rows, scaled)
         if chosen.is_host:
             return questions.host_scaled(graph, nodes, scaled)
-        return questions.scaled(nodes, scaled)
+        return questions.activities_scaled(graph, nodes, scaled)
     if chosen.is_host and change != "as peers":
         raise UsageError(f"{question!r}: host work takes as peers or x0.8")
     if found["mhz"]:
