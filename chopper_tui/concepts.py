@@ -275,6 +275,12 @@ def _concepts() -> Mapping[tuple[str, ...], frozenset[str]]:
     return found
 
 
+def words_of_concepts() -> set[str]:
+    """All words that say a concept, alone or with others."""
+    usual = (word for phrase in _usual()[1] for word in spaced(phrase).split())
+    return {*(word for phrase in _concepts() for word in phrase), *usual}
+
+
 def said_concepts(text: str) -> dict[str, set[str]]:
     """The concepts that a text says, each with its words there."""
     words, known = spaced(text).split(), _concepts()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
 from chopper_core.views import PLACES, TABS, TREE, VIEWS
+from chopper_tui.search import is_one_mistake
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
@@ -165,7 +166,10 @@ def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
     if not found and verb:
         found = [each for each in known if each.verb.startswith(verb)]
     if not found:
-        raise UsageError(f"unknown command {verb!r}; ? lists the commands")
+        names = (*(each.verb for each in known), *titled)
+        near = next((each for each in names if is_one_mistake(verb.lower(), each)), "")
+        hint = f"did you mean :{near}?" if near else "? lists the commands"
+        raise UsageError(f"unknown command {verb!r}; {hint}")
     if len(found) > 1:
         raise UsageError(f"{verb!r} may be {', '.join(each.verb for each in found)}")
     if argument.strip() and not found[0].takes:

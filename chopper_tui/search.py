@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -61,6 +61,8 @@ _FILLED: Final = 0.5
 _MISSING: Final = 1.5
 """What a word that an entry lacks takes from the score of those that it has."""
 _MOST_PARTIAL: Final = 20
+_SHORTEST: Final = 3
+"""Letters of a word that may be mistyped: of two another mistake makes too many words."""
 
 
 class Offer(NamedTuple):
@@ -87,6 +89,11 @@ def _alike() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def words_alike() -> Iterable[str]:
+    """The words that titles have for one another, and those of questions."""
+    return (*_alike(), *FILLING)
+
+
 @lru_cache(maxsize=8192)
 def spaced(text: str) -> str:
     """A text in small letters whose words stand between spaces."""
@@ -96,6 +103,27 @@ def spaced(text: str) -> str:
 def stem(word: str) -> str:
     """A word without the ending of its plural."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def is_one_mistake(word: str, other: str) -> bool:
+    """Whether one typing mistake makes a word another: a letter left out, added, wrong, or two
+    swapped."""
+    first = next((at for at, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), None)
+    if first is None:
+        return abs(len(word) - len(other)) == 1
+    one, two = word[first:], other[first:]
+    is_swapped = one[:2] == two[1::-1] and one[2:] == two[2:]
+    return is_swapped or one[1:] == two[1:] or one[1:] == two or one == two[1:]
+
+
+def without_mistakes(typed: Sequence[str], known: Collection[str]) -> list[str]:
+    """Words, each that nothing knows replaced by the first known one that it may be mistyped of."""
+    return [
+        word
+        if not word.isalpha() or len(word) < _SHORTEST or word in known or stem(word) in known
+        else next((each for each in known if is_one_mistake(word, each)), word)
+        for word in typed
+    ]
 
 
 def telling(words: Iterable[str]) -> list[str]:

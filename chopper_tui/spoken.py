@@ -137,6 +137,13 @@ def spoken(run: Run, view: View, tabs: Iterable[Offer], text: str) -> list[Offer
     return [*asked_what_ifs(run, text), *found, *_times(run, view, text)]
 
 
+def words_spoken(run: Run) -> list[str]:
+    """The words that are understood before a label or a name, and the labels that are words."""
+    labels = (label for level in _labels(run).values() for label in level if label.isalpha())
+    words = (*_LEVEL_WORDS, *_ORDERS, *_STATISTICS, *_LIMITS, *_BASE, *_GAPS, *_MEASURES, *_ASIDE)
+    return [*words, *_SLOW, *_COUNTED, *_RANKED, *labels]
+
+
 def place_named(run: Run, view: View, text: str) -> Offer | None:
     """The place that a text names among other words; None without."""
     asked = asked_in(run, text)
@@ -421,7 +428,7 @@ def _limited(run: Run, place: View, asked: Asked) -> Iterator[Offer]:
     limit = f"{column.name}{asked.limit}"
     sort = f"-{column.name}" if asked.limit.startswith(">") else column.name
     shown = replace(with_view(place, "kernels"), by=by, filter=f"{wanted} {limit}", sort=sort)
-    yield going(f"{text} with {limit}", "Kernels by name.", shown)
+    yield going(f"{text} with {column.title} {asked.limit}", "Kernels by name.", shown)
 
 
 def _names(run: Run, text: str) -> tuple[str, str] | None:

@@ -51,6 +51,7 @@ from chopper_tui.export import issue_text
 from tests.programs.fuzz.seeds import SEEDS
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import explorer, measured_run
+from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = [
@@ -433,12 +434,12 @@ def test_no_output_replaces_an_input_by_another_name(
 
 
 def test_the_live_demo_is_mixed_with_no_telemetry(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     telemetry = tmp_path / "amd_smi_monitor.csv"
     telemetry.write_text("mine\n")
     assert main(["demo", "--live", "--write", str(tmp_path)]) == 1
-    assert "exists already; give another directory" in capsys.readouterr().err
+    wording(capsys.readouterr().err, "exists")
     assert telemetry.read_text() == "mine\n"
 
 

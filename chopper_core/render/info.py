@@ -323,11 +323,12 @@ def coverage_of(run: Run, level: str) -> _Document:
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 
-def info_text(run: Run, width: int = 0) -> Escaped:
+def info_text(run: Run, width: int = 0, *, with_missing: bool = True) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
     lines = _head_lines(run, found)
-    for title, texts in _sections(run, found, width):
+    missing = [("missing", found["missing"])] if with_missing else []
+    for title, texts in (*_sections(run, found, width), *missing):
         own = [f"  {text}" for text in texts]
         more = len(own) - _MAX_LINES
         if more > 0:
@@ -390,7 +391,6 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     yield from _sample_sections(run)
     cut = ", ".join(map(str, found["partial_iterations"]))
     yield "steps truncated by the profiling window", [cut] if cut else []
-    yield "missing", found["missing"]
 
 
 def _doubt_line(doubt: _Document) -> str:

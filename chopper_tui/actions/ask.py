@@ -391,7 +391,8 @@ def _sources_text(run: Run, width: int) -> str:
     missing = [*filter(None, missing), _NO_CORES]
     for line in ("missing", *(f"  {each}" for each in missing), ""):
         lines += wrap(line, width, subsequent_indent="    ") or [""]
-    for line in info.info_text(run, width).splitlines():
+    # Missing things are listed once, above.
+    for line in info.info_text(run, width, with_missing=False).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += wrap(line, width, subsequent_indent=indent) or [""]
     return "\n".join(lines)

@@ -42,7 +42,6 @@ def refuse_of_set(screen: Explorer) -> None:
 
 async def enter_run(screen: Explorer, target: View) -> None:
     """Enter the run of a row, at its overview, or the runs of a row's group."""
-    before = screen.here
     if target.run == screen.run.name:
         await screen.go(screen.trail_to(target))
         return
@@ -52,9 +51,6 @@ async def enter_run(screen: Explorer, target: View) -> None:
     if screen.run.name != target.run and asked.name == OVERVIEW:
         # A run without times, say, has a tree all the same.
         await screen.go(screen.trail_to(target))
-    if screen.run.name == target.run:
-        screen.entries = [*(each for each in screen.entries if each[0].run != target.run),
-                          (screen.view, before)]  # fmt: skip
 
 
 async def leave_run(screen: Explorer) -> None:
@@ -93,7 +89,7 @@ async def compare_runs(screen: Explorer) -> None:
         paths = screen.run.paths()
         base, own = (paths[name] for name in names)
         view = View(own, name="compare", baseline=Baseline(base))
-        await screen.open_evidence(view, f"{clean(names[1])} vs {clean(names[0])}")
+        await screen.go(screen.trail_to(view), f"{clean(names[1])} vs {clean(names[0])}")
     else:
         view = replace(screen.view, filter=only(RUN_LEVEL, names))
         await screen.go(changed(screen.here, view), f"{len(names)} marked runs")

@@ -28,12 +28,27 @@ from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.completions import runs_next_to
-from chopper_tui.concepts import in_usual_words, said_concepts
+from chopper_tui.concepts import in_usual_words, said_concepts, words_of_concepts
 from chopper_tui.intents import meant
 from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
-from chopper_tui.search import Offer, found_among, is_titled, spaced
-from chopper_tui.spoken import can_look_through, going, place_asked, place_named, spoken
+from chopper_tui.search import (
+    Offer,
+    found_among,
+    is_titled,
+    without_mistakes,
+    spaced,
+    telling,
+    words_alike,
+)
+from chopper_tui.spoken import (
+    can_look_through,
+    going,
+    place_asked,
+    place_named,
+    spoken,
+    words_spoken,
+)
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -71,8 +86,13 @@ def palette(screen: Explorer, typed: str) -> None:
 
 def answer(screen: Explorer, text: str, refusal: str = "") -> None:
     """Offer what answers a question in words, below the reason why it is no command; where nothing
-    does, what can be asked. Raises UsageError with the reason alone where nothing answers."""
-    if knows(screen, text):
+    does, what can be asked. Raises UsageError with the reason alone where nothing answers.
+
+    Mistyped words are taken for those that they are of: the title says so.
+    """
+    if (meant_text := as_meant(screen, text)) != text:
+        _search(screen, f"“{text}”: did you mean “{meant_text}”?", meant_text)
+    elif knows(screen, text):
         _search(screen, refusal or "Search", text)
     elif refusal:
         raise UsageError(refusal)
@@ -83,6 +103,25 @@ def answer(screen: Explorer, text: str, refusal: str = "") -> None:
 def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
     """Whether something answers a text, all of it or most."""
     return bool(_found(screen, _known(screen), text.lower().split(), is_whole=is_whole))
+
+
+def as_meant(screen: Explorer, text: str) -> str:
+    """A text with its mistyped words as they are meant, where something answers it then."""
+    known, words = _known(screen), spaced(text).split()
+    if isinstance(screen.run, SeveralRuns) or _found(screen, known, words, is_whole=True):
+        return text
+    said = (*words_spoken(screen.run), *sorted(words_of_concepts()), *words_alike())
+    titled = (word for each in known for word in spaced(each.title).split() if word.isalpha())
+    meant_words = without_mistakes(words, dict.fromkeys((*said, *titled)))
+    return " ".join(meant_words) if _found(screen, known, meant_words) else text
+
+
+def titles_found(screen: Explorer, text: str) -> list[str]:
+    """The titles of what answers a text, the first ones."""
+    words = text.lower().split()
+    if text.startswith(":") or not telling(words):
+        return []
+    return [each.title for each in _found(screen, _known(screen), words)[:_MOST_NEAR]]
 
 
 def _search(screen: Explorer, title: str, typed: str = "", near: str = "") -> None:

@@ -14,7 +14,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
 from chopper_tui.actions.arguments import accepts
 from chopper_tui.actions.compare import refuse_of_set
-from chopper_tui.actions.palette import answer, knows
+from chopper_tui.actions.palette import answer, as_meant, knows, titles_found
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
     benchmark_line,
@@ -55,7 +55,8 @@ def open_command(screen: Explorer, text: str = "") -> None:
         try:
             found, argument = find_command(known, text)
         except UsageError:
-            if is_told or (is_word and not knows(screen, text)):
+            is_known = not is_word or knows(screen, text) or as_meant(screen, text) != text
+            if is_told or not is_known:
                 raise
             # `:1900 mhz`, `:step 11`, `:softmax`, `:who holds the others back`
             no_clock = f"{text!r} is no clock: clock=2100 is one"
@@ -75,7 +76,7 @@ def open_command(screen: Explorer, text: str = "") -> None:
     def complete(text: str, _: str) -> Sequence[str]:
         return completions(text, known, arguments, addresses)
 
-    screen.ask(":", text, perform, complete=complete)
+    screen.ask(":", text, perform, complete=complete, answers=partial(titles_found, screen))
 
 
 _OF_FILES: Final = ("open", "report")

@@ -96,7 +96,8 @@ class Explorer(ScreenParts):
         self.told_moved: set[str] = set()
         """Keys of views that moved, which said so."""
         self.entries: list[tuple[View, Trail]] = []
-        """The evidence that rows of views led to, and the trail to come back on."""
+        """The evidence that rows of views led to, and runs that were entered from a set; with each
+        the trail to come back on."""
         self.finding = (data.frame.view, "")
         """The evidence that was opened last, and the finding that it is of."""
         self.home = run
@@ -210,6 +211,10 @@ class Explorer(ScreenParts):
             self.cell = (0, self.cell[1])
             if isinstance(self._holder, PicturePane):
                 self._holder = None
+        if isinstance(self.run, SeveralRuns) and not isinstance(run or self.run, SeveralRuns):
+            # However a run is entered, Esc goes back to the table of runs as it was left.
+            others = [each for each in self.entries if each[0].run != after.run]
+            self.entries = [*others, (data.frame.view, self.here)]
         self.trail = trail
         if run is not None and run.name != self.run.name:
             self._marks_of[self.run.name] = self.marks

@@ -52,13 +52,19 @@ class Status(Pane):
     is_error = False
 
     def offer(self, offered: Sequence[str], place: int) -> None:
-        first, last = min(offered), max(offered)
-        shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
-        begin = max(map(shared.rfind, " ,/?&=:")) + 1
-        turned = (*offered[place:], *offered[:place])[:_MAX_OFFERED]
-        names = [clean(each[begin:]) for each in turned]
-        text = f"{place + 1} of {len(offered)}:"
-        for name in names:
+        """List the completions of a text, from the one that it has become."""
+        names = _without_shared(offered)
+        self._list(f"{place + 1} of {len(names)}:", [*names[place:], *names[:place]])
+
+    def offer_ahead(self, completions: Sequence[str], answers: Sequence[str]) -> None:
+        """List what Tab would complete a text to; else what Enter would offer for it."""
+        if completions:
+            self._list("tab:", _without_shared(completions))
+        else:
+            self._list("enter:" if answers else "", answers)
+
+    def _list(self, text: str, names: Sequence[str]) -> None:
+        for name in map(clean, names[:_MAX_OFFERED]):
             if cell_width(text) + 2 + cell_width(name) > self.size.width - 4:
                 text += f" {self.glyphs.ellipsis}"
                 break
@@ -132,6 +138,14 @@ class Status(Pane):
             shown = fit(value, min(len(value), 40), self.glyphs)
             line += [(label, "dim"), (shown, "strong"), ("  ", "text")]
         return line
+
+
+def _without_shared(offered: Sequence[str]) -> list[str]:
+    """Completions without the words that all of them begin with."""
+    first, last = min(offered), max(offered)
+    shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
+    begin = max(map(shared[: len(first) - 1].rfind, " ,/?&=:")) + 1
+    return [each[begin:] for each in offered]
 
 
 _TRUNCATED: Final = late(r"steps? [\d, ]+ (is|are) (truncated|missing|warm-up)")
@@ -322,6 +336,8 @@ class Question(Struct, frozen=True):
     changed: Callable[[], Awaitable[None] | None] | None = None
     cancelled: Callable[[], Awaitable[None] | None] | None = None
     complete: Complete | None = None
+    answers: Callable[[str], list[str]] | None = None
+    """What Enter would offer for a text that nothing completes."""
 
 
 class _Sign(Pane):
@@ -334,14 +350,19 @@ class _Sign(Pane):
 
 
 class InlineSuggester(Suggester):
-    """Shows the first completion behind the text; → takes it."""
+    """Shows the first completion behind the text, which → takes, and lists what there is."""
 
-    def __init__(self, complete: Complete) -> None:
+    def __init__(self, line: PromptLine, question: Question, complete: Complete) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self._complete = complete
+        self._line, self._question, self._complete = line, question, complete
 
     async def get_suggestion(self, value: str) -> str | None:
         found = await run_in_thread(self._complete, value, "")
+        asked, answers = self._question.answers, list[str]()
+        if asked is not None and not found and self._line.has_text(value):
+            answers = await run_in_thread(asked, value)
+        if self._line.has_text(value):
+            self._line.list_ahead(found, answers)
         return next((each for each in found if each.startswith(value) and each != value), None)
 
 
@@ -376,12 +397,23 @@ class PromptLine(Input):
 
     def begin(self, question: Question) -> None:
         self.question, complete = question, question.complete
-        self.suggester = None if complete is None else InlineSuggester(complete)
+        self.suggester = None if complete is None else InlineSuggester(self, question, complete)
         self._offered, self._place, self._draft = (), len(self.history), question.text
         with self.prevent(Input.Changed):
             self._put(question.text, question.cursor)
         # At once: Widget.focus waits for its turn, after the keys that came in between.
         self.screen.set_focus(self)
+
+    def has_text(self, text: str) -> bool:
+        """Whether a text is still that of the open prompt."""
+        return self._explorer.prompt.display and text == self.value
+
+    def list_ahead(self, completions: Sequence[str], answers: Sequence[str]) -> None:
+        """List what Tab or Enter would offer for what was typed, unless the screen follows it."""
+        before = self.value[: self.cursor_position]
+        is_typed = self.value != self.question.text and before not in self._offered
+        if is_typed and self.question.changed is None:
+            self._explorer.status.offer_ahead(completions, answers)
 
     def action_complete(self, step: int) -> None:
         """The next completion of the text before the cursor; after the last comes the first."""

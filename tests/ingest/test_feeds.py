@@ -40,6 +40,7 @@ from chopper_core.sources.telemetry.dcgm import scraped_lines
 from chopper_core.util.errors import DataError, NothingToShow, UsageError
 from chopper_core.views.query import query
 from tests.conftest import ROOT
+from tests.wording import Wording
 
 AMD = """\
 # HELP gpu_clock Current clock
@@ -127,7 +128,9 @@ def url() -> Iterator[str]:
     server.server_close()
 
 
-def test_an_exporter_is_followed(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exporter_is_followed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = tmp_path / "run"
     run.mkdir()
@@ -145,7 +148,7 @@ def test_an_exporter_is_followed(url: str, tmp_path: Path, monkeypatch: pytest.M
         assert not follower.problem
         monkeypatch.setattr(Exporter, "text", "nothing")
         follower.tail()
-        assert "has no metrics of GPUs" in follower.problem
+        wording(follower.problem.removeprefix(url), "metrics of GPUs")
     finally:
         follower.close()
 

@@ -30,6 +30,7 @@ from chopper_core.record.manifest import RING, STEPS
 from chopper_core.sources.trainer.step_ring import RingReader, read
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from tests.wording import Wording
 
 FAKE = Path(__file__).parent / "fake"
 TRAIN = str(FAKE / "train.py")
@@ -216,7 +217,7 @@ def test_the_steps_of_a_job() -> None:
     assert steps.job().number[-1] == 59
 
 
-def test_a_stall_names_who_is_where() -> None:
+def test_a_stall_names_who_is_where(wording: Wording) -> None:
     steps, began_s = RecentSteps(), START_NS / 1e9
     for rank in range(3):
         steps.add(f"r{rank}", now(rank, 9), rows(*((at, 100) for at in range(9))), began_s)
@@ -228,7 +229,7 @@ def test_a_stall_names_who_is_where() -> None:
     assert steps.stall(began_s + 200).startswith("no step for 3 min: ")
     steps.add("r1", now(1, 8, doing="an evaluation"), rows(), began_s + 50)
     assert steps.stall(began_s + 90) == ""
-    assert steps.doing(began_s + 90) == "rank 1 is in an evaluation for 40 s"
+    wording(steps.doing(began_s + 90), "rank 1 ", "evaluation", "40 s")
 
 
 def test_a_job_that_is_started_again_is_followed() -> None:

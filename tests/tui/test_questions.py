@@ -4,11 +4,14 @@ each answered by its first entry, whose screen has the figure."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.widgets import OptionList
 
@@ -18,13 +21,15 @@ from chopper_core.model.signals import Signal, between
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Baseline, View
-from chopper_tui.actions.palette import _found, _known
+from chopper_tui.actions.palette import _found, _known, as_meant
+from chopper_tui.search import is_one_mistake, without_mistakes
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.demo import demo_run
 from tests.support import Row, run_of
 from tests.tui.explorer import Driven, explorer, measured_run
 from tests.tui.test_runs_screen import set_of_runs
+from tests.wording import Wording
 
 SIZE: Final = (80, 24)
 
@@ -368,7 +373,9 @@ def test_a_clock_falls_at_its_time_by_its_share() -> None:
     assert start is not None and start.since_ns is None
 
 
-async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower() -> None:
+async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower(
+    wording: Wording,
+) -> None:
     runs = set_of_runs()
     async with explorer(SIZE, runs) as at:
         ns = {
@@ -396,13 +403,15 @@ async def test_a_table_of_runs_says_which_is_best_and_why_another_is_slower() ->
             at.explore.table.move_to_label(row)
             await at.press("W")
             assert (at.frame.view.run, at.frame.view.base_run) == tuple(f"all/{x}" for x in pair)
-            await at.press("escape", "escape")
+            # One key goes back to where it was asked.
+            await at.press("escape")
+            assert at.frame.view.run == "all" and at.explore.table.label == row
         at.explore.table.move_to_label("tp16")
         await at.press("W")
-        assert "this needs a single run" in at.status
+        wording(at.status, "single run")
 
 
-async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:
+async def test_words_after_a_verb_are_its_argument_or_a_question(wording: Wording) -> None:
     async with explorer((100, 30), measured_run()) as at:
         before = at.frame.view
         for question in (
@@ -427,11 +436,11 @@ async def test_words_after_a_verb_are_its_argument_or_a_question() -> None:
         await at.command(":sort out the kernels")
         assert at.app.screen is at.explore and at.explore.status.is_error
         await at.command("define spaghetti")
-        assert "no column, quantity, operation or term is called 'spaghetti'" in at.status
+        wording(at.status, "'spaghetti'")
         # Nothing answers: what there is to ask stands below the sentence.
         await at.command("how is the weather")
         assert isinstance(at.app.screen, Chooser)
-        assert "Nothing here answers “how is the weather”" in at.text()
+        wording.among(at.text(), "“how is the weather”")
         assert at.app.screen.query_one(OptionList).option_count > 7
 
 
@@ -455,3 +464,59 @@ async def test_a_search_in_the_notes_stays_at_its_first_hit() -> None:
         assert lines and "phase" in at.text()
         await at.press("enter")
         assert at.app.screen is at.explore
+
+
+def mistyped(word: str) -> Iterator[str]:
+    """A word with a letter after the first left out, doubled or wrong, or two swapped."""
+    for at in range(1, len(word)):
+        yield word[:at] + word[at + 1 :]
+        yield word[:at] + word[at] + word[at:]
+        yield word[:at] + ("q" if word[at] != "q" else "x") + word[at + 1 :]
+        if word[at - 1] != word[at]:
+            yield word[: at - 1] + word[at] + word[at - 1] + word[at + 1 :]
+
+
+@given(st.data())
+def test_one_mistake_makes_a_word_and_no_more(data: st.DataObject) -> None:
+    word = data.draw(st.text("abcdefghij", min_size=4, max_size=9))
+    once = data.draw(st.sampled_from([*mistyped(word)]))
+    assert is_one_mistake(once, word) == (once != word) and is_one_mistake(word, once) == (
+        once != word
+    )
+    assert not is_one_mistake(word, word) and not is_one_mistake(word, f"zz{word}")
+    assert without_mistakes([once, "12", "gpu5"], [word]) == [word, "12", "gpu5"]
+
+
+async def test_mistyped_words_are_taken_for_what_they_are_of() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        for text, wrong in (
+            ("slowest layer", "slowst layr"),
+            ("gpu 5", "gup 5"),
+            ("kernels", "kernals"),
+        ):
+            known = _known(at.explore)
+            first = _found(at.explore, known, text.split())[0]
+            await at.command(wrong)
+            chooser = at.app.screen
+            assert isinstance(chooser, Chooser), (wrong, at.status)
+            assert f"did you mean “{text}”?" in at.text()
+            assert chooser._shown[0][1] == first.title
+            await at.press("escape", "escape")
+        # A name of the run is no mistake, and what nothing is near stays unknown.
+        assert as_meant(at.explore, "mlp") == "mlp" and as_meant(at.explore, "zzzz") == "zzzz"
+        await at.command(":kernals")
+        assert "did you mean :kernels?" in at.status
+
+
+async def test_what_a_command_may_become_is_listed_while_it_is_typed() -> None:
+    async with explorer((100, 30), measured_run()) as at:
+        await at.press(":")
+        await at.type("s")
+        verbs = [each.verb for each in at.explore.actions.values() if each.verb.startswith("s")]
+        line = next(line for line in at.lines() if line.startswith(" tab:"))
+        assert line.split()[1:3] == verbs[:2]
+        await at.type("lowest layer")
+        answers = _found(at.explore, _known(at.explore), ["slowest", "layer"])
+        assert any(line.startswith(f" enter:  {answers[0].title}") for line in at.lines())
+        await at.press("escape")
+        assert not any("enter:" in line for line in at.lines())
