@@ -46,7 +46,7 @@ from chopper_core.util.escape import clean
 from chopper_core.views import VIEWS
 from chopper_core.views.query import frame_of, query
 from chopper_tui.cli import _parser, main
-from chopper_tui.commands.explore import _follower
+from chopper_tui.commands.following import follower_for
 from chopper_tui.export import issue_text
 from tests.programs.fuzz.seeds import SEEDS
 from tests.support import Row, run_of, sample_run
@@ -361,7 +361,7 @@ def test_opening_any_input_executes_and_contacts_nothing(
         assert main(arguments) == 0
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     watched = ["--watch", "--jobs", "1", "--alarm", "gfx_mhz<1500", str(tmp_path / "amd-smi csv")]
-    follower = _follower(View(watched[-1]), _parser().parse_args(watched))
+    follower = follower_for(View(watched[-1]), _parser().parse_args(watched))
     try:
         assert follower.open().gpus and not follower.poll() and not follower.tail()
     finally:

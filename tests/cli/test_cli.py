@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -694,6 +695,21 @@ def test_a_run_is_kept_shown_and_forgotten(trace: Path, capsys: pytest.CaptureFi
     assert shown(capsys, "cache", "clear").startswith("removed 1 run, ")
     assert shown(capsys, "show", "--no-cache", str(trace)) == first
     assert str(trace) not in shown(capsys, "cache", "list")
+
+
+def test_the_cache_says_why_small_runs_of_a_table_are_no_stores(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        shutil.copy(trace, tmp_path / "runs" / name / "rank0.json")
+    shown(capsys, "runs", str(tmp_path / "runs"))
+    listed = shown(capsys, "cache")
+    assert (
+        "2 rows of tables of runs (runs of up to 131 kB have no store: they are quick to read)"
+        in listed
+    )
+    assert str(tmp_path / "runs" / "one") not in listed
 
 
 def test_a_question_leaves_the_run_as_measured(

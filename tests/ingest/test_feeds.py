@@ -23,7 +23,8 @@ import pytest
 from chopper_core.columns import Values
 from chopper_core.ingest import feeds
 from chopper_core.ingest.feeds import FeedCall, LibraryFeed, ToolFeed, node_feed, scrape_feed
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, GpuLanes
 from chopper_core.model.recent import RecentSamples

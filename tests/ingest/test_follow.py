@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from chopper_core.ingest import discovery, follow
 from chopper_core.ingest import tail as tail_of
 from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
-from chopper_core.ingest.follow import Follower, follow_lines, has_end
+from chopper_core.ingest.follow import Follower, has_end
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.replay import replay_run
 from chopper_core.ingest.tail import Tail

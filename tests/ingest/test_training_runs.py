@@ -18,7 +18,8 @@ from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.findings import checked
 from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.discovery import find_runs
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import StepBars

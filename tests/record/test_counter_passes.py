@@ -304,7 +304,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     command = [sys.executable, str(TRAIN), "8", "save"]
     monkeypatch.setenv("OUT", str(tmp_path))
     assert record(options, command, said.append) == 0
-    assert said[-1].startswith("run with 1 GPU, 2 steps, 1 counter pass in ")
+    wording(said[-1].partition(" (")[0], "1 GPU, 2 steps, 1 counter", str(run))
     # It ended with its window, and not with the job.
     (state,) = (run / ".counters" / "processes").glob("*.json")
     assert json.loads(state.read_text())["step"] == 6
@@ -322,7 +322,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     # A directory that has its trace gets the passes that it lacks.
     more = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES,MfmaUtil")
     assert record(more, command, said.append) == 0
-    assert said[-1].startswith("run with 1 GPU, 2 steps, 2 counter passes in ")
+    wording(said[-1].partition(" (")[0], "1 GPU, 2 steps, 2 counter", str(run))
     found = manifest.read_manifest(run)
     assert found is not None
     assert [each.counters for each in found.passes.values()] == [["SQ_WAVES"], ["MfmaUtil"]]

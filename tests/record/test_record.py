@@ -111,7 +111,7 @@ def steps_of(run: Run) -> list[int]:
     return sorted({*run.table.iteration.tolist()} - {NO_LABEL})
 
 
-def test_the_run_opens_with_its_steps_and_layers(tmp_path: Path) -> None:
+def test_the_run_opens_with_its_steps_and_layers(tmp_path: Path, wording: Wording) -> None:
     found = Recorded(tmp_path, "30", "slow")
     run = open_run(str(found.run))
     assert steps_of(run) == [4, 5]
@@ -119,7 +119,7 @@ def test_the_run_opens_with_its_steps_and_layers(tmp_path: Path) -> None:
     rows = run.table.operation[run.table.iteration != NO_LABEL].tolist()
     operations = {run.table.operations[code] for code in rows}
     assert operations == {"embed", "attention", "mlp", "head", "opt_step"}
-    assert found.said[-1].startswith(f"run with 1 GPU, 2 steps in {found.run} (")
+    wording(found.said[-1].partition(" (")[0], "1 GPU, 2 steps", str(found.run))
     manifest = found.manifest()
     assert manifest.returncode == 0
     assert manifest.ended_ns > manifest.started_ns
@@ -285,7 +285,9 @@ def test_a_job_that_is_queued_again_goes_into_numbered_parts(
         record(RecordOptions(blocked), ["true"], said.append)
 
 
-def test_a_child_that_is_forked_in_a_window_is_no_profiler_of_the_script(tmp_path: Path) -> None:
+def test_a_child_that_is_forked_in_a_window_is_no_profiler_of_the_script(
+    tmp_path: Path, wording: Wording
+) -> None:
     script = (
         "import os, torch\nfrom torch import nn\n"
         "class Net(nn.Module):\n    forward = lambda self, value: value\n"
@@ -300,7 +302,7 @@ def test_a_child_that_is_forked_in_a_window_is_no_profiler_of_the_script(tmp_pat
     options = RecordOptions(tmp_path / "run", skip=4, steps=2)
     assert record(options, [sys.executable, "-c", script], said.append) == 0
     assert not any("profiler" in each for each in said)
-    assert said[-1].startswith("run with 1 GPU, 2 steps in ")
+    wording(said[-1].partition(" (")[0], "1 GPU, 2 steps", str(options.run))
 
 
 def test_what_keeps_hooks_out_is_said(tmp_path: Path) -> None:

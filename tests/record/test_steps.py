@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards
@@ -56,12 +57,12 @@ def entries(path: Path) -> list[tuple[int, ...]]:
     return [struct.unpack_from("<8q", content, 80 + 64 * at) for at in range(count)]
 
 
-def test_a_recording_without_windows_has_every_step(tmp_path: Path) -> None:
+def test_a_recording_without_windows_has_every_step(tmp_path: Path, wording: Wording) -> None:
     run, said = tmp_path / "run", list[str]()
     command = [sys.executable, TRAIN, "12", "eval", "save", "accumulate"]
     assert record(RecordOptions(run, steps=0), command, said.append) == 0
     assert len(said) == 1
-    assert said[0].startswith(f"run with the time of each step of 1 process in {run} (")
+    wording(said[0].partition(" (")[0], "1 process", str(run))
     (ring,) = (run / STEPS).glob(f"*{RING}")
     found = entries(ring)
     assert [each[0] for each in found] == list(range(11))

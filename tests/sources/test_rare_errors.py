@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from chopper_core.extensions.chakra import et
+from chopper_core.ingest.counter_run import run_of_dispatches
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.untraced import run_of_dispatches
 from chopper_core.sources.counters import device_samples, rocpd
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.tables.database import opened_database

@@ -29,7 +29,7 @@ from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import _parser, main
 from chopper_tui.commands import explore
-from chopper_tui.commands.explore import _follower
+from chopper_tui.commands.following import follower_for
 from tests.demo import demo_run
 from tests.ingest.test_follow import HEADING, row
 from tests.ingest.test_run_sets import trace
@@ -283,7 +283,7 @@ async def test_a_directory_of_runs_shows_those_that_come(
         assert main([command, *words]) == 0
         (follower,) = shown
     else:
-        follower = _follower(parse(str(sweep)), _parser().parse_args(words))
+        follower = follower_for(parse(str(sweep)), _parser().parse_args(words))
     monkeypatch.setattr(follow, "_PAUSE", 0)
     follower.every_s = 0.005
     app = ChopperApp(follower.open, parse(str(sweep)))
