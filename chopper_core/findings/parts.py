@@ -130,6 +130,15 @@ class Worth(Struct, frozen=True, eq=False):
         found = self.answer(finding.remedy) if finding.is_replayed else None
         return None if found is None else found.range_ns
 
+    def asks_alike(self, one: Finding, other: Finding) -> bool:
+        """Whether the remedies of two findings are the same changes, each at its place."""
+        forms = []
+        for each in (one, other):
+            answer = self.answer(each.remedy) if each.is_replayed else None
+            changes = () if answer is None else answer.changes
+            forms.append({(change.form, change.axis) for change in changes})
+        return forms[0] == forms[1] != set()
+
     def removed_ns(self, finding: Finding) -> Float64 | None:
         """What a finding's remedy takes from the work of each node, and from each edge's lag; None
         where it isn't known of the same steps as that of the others."""
@@ -436,6 +445,7 @@ def _shared(
     # The same kernels may be slow for several reasons at once; more work is the time that peers
     # don't take, whichever of the two it is taken for.
     is_other = not is_alike and kinds <= COMPUTES and kinds != {Cost.WORK, Cost.KERNELS}
+    is_other &= worth is None or not worth.asks_alike(one.finding, whole.finding)
     if one.removed_ns is not None and whole.removed_ns is not None and not is_other:
         both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
         own = both / max(float(one.removed_ns.sum()), 1.0)
