@@ -43,8 +43,8 @@ def read_settings(directory: Path) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for name in MANIFESTS:
         # A path of its own for each of thousands of runs takes longer than the look.
-        if os.path.isfile(path := os.path.join(directory, name)):
-            for key, value in setting_keys(Path(path)):
+        if os.path.isfile(manifest := os.path.join(directory, name)):
+            for key, value in setting_keys(Path(manifest)):
                 found.setdefault(setting_name(key) or key.rpartition(".")[2], value)
     for path in _job_files(directory):
         found = known_settings(setting_keys(path)) | found
