@@ -33,7 +33,6 @@ SEEDS: Final = range(1, 6)
 HOLDOUT: Final = range(101, 106)
 """Seeds that were not looked at while rules were written."""
 _SIZED: Final = 0.25
-_REPLAYED: Final = 0.03
 COUNTS: Final = 0.02
 """Causes that cost at least this share of the iteration must be the first finding."""
 WITHOUT_SAVING: Final = "missing"
@@ -217,7 +216,10 @@ class Finding(Struct, frozen=True):
     low_ns: float | None
     high_ns: float | None
     remedy: str
-    is_part: bool
+    part_of: int | None
+    """The place of the one that it is a part of, among all that the view lists."""
+    place: int
+    """Its own."""
 
 
 class Outcome(Struct, frozen=True):
@@ -259,10 +261,7 @@ class Outcome(Struct, frozen=True):
         first = self.first
         if first is None or self.level < 3 or first.low_ns is None or first.high_ns is None:
             return None
-        # The range of a bound ends at it, and a replay knows it to a few percent.
-        is_bound = first.high_ns == first.saving_ns
-        most_ns = first.high_ns * (1 + is_bound * _REPLAYED)
-        return first.low_ns <= self.cost_ns <= most_ns
+        return first.low_ns <= self.cost_ns <= first.high_ns
 
 
 def findings_of(run: Run) -> tuple[Finding, ...]:
@@ -284,7 +283,8 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
             number("saving_low_ns", row),
             number("saving_high_ns", row),
             str(values["remedy"].cell(row) or "") if "remedy" in values else "",
-            number("part_of", row) is not None,
+            None if (whole := number("part_of", row)) is None else round(whole) - 1,
+            row,
         )
         for row, label in enumerate(frame.labels)
         if values["rule"].cell(row) != WITHOUT_SAVING
