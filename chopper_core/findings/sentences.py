@@ -79,7 +79,7 @@ def _why_saving(context: FindingsContext, finding: Finding) -> str:
     if saving < cost:
         if finding.gpu is not None and len(context.gpus) > 1:
             whose = f"GPU {finding.gpu}"
-        if context.share(saving) < _LEAST:
+        if context.share(saving) < _LEAST and not bound:
             saves = f"saves only {time(saving)}" if saving else "saves nothing"
         rest = time(cost - saving)
         return (
