@@ -452,7 +452,10 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _settle(self, shown: Run, whole: Future[Run]) -> None:
         self._is_settled = True
-        self.set_timer(_COMPLETE_S, self._draw_over_last)
+        if self._last is None:  # A key came before: its answer waits for nothing more.
+            self._draw_over_last()
+        else:
+            self.set_timer(_COMPLETE_S, self._draw_over_last)
         self._behind(self._complete, shown, whole)
         self.set_timer(_KEEPS_AFTER_S, self._keep_screen)
         if not gc.isenabled():  # The start does without; what it made is exempt.
