@@ -36,9 +36,9 @@ from chopper_tui.search import (
     Offer,
     found_among,
     is_titled,
-    without_mistakes,
     spaced,
     telling,
+    without_mistakes,
     words_alike,
 )
 from chopper_tui.spoken import (

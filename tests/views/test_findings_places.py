@@ -69,5 +69,5 @@ def test_a_part_says_what_it_saves_alone_and_that_its_whole_saves_less() -> None
     saving = finding.saving_ns or 0.0
     part = replace(finding, saving_ns=saving, alone_ns=2 * saving)
     text = detail_of(known.context, part)
-    assert f"fixing this alone saves {time(2 * saving)}" in text
+    assert f"fixing it alone saves {time(2 * saving)}" in text
     assert f"saves only {time(saving)}" in text
