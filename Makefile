@@ -49,9 +49,9 @@ live-hour: $(VENV)/dev
 test-record: $(VENV)/dev
 	CHOPPER_TORCH="$(TORCH)" $(BIN)/python -m pytest -rs --durations=0 tests/record/real
 
-# Rewrites the generated parts of README and docs, the pictures and the golden screens; read the diff.
+# Rewrites the generated parts of README and docs, the pictures and the goldens; read the diff.
 docs: $(VENV)/dev
-	CHOPPER_UPDATE_GOLDENS=1 $(PYTEST) tests/test_readme.py tests/test_llms.py tests/test_house.py tests/tui tests/cli/test_errors.py $$(grep -rl 'wording: Wording' tests --include='test_*.py')
+	CHOPPER_UPDATE_GOLDENS=1 $(PYTEST) $$(grep -rlE 'wording: Wording|mark\.golden' tests --include='test_*.py')
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

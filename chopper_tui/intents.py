@@ -23,8 +23,8 @@ from chopper_core.views.query import reason_against_view
 from chopper_core.views.spec import splits_of
 from chopper_tui.concepts import BASELINE, in_usual_words, said_concepts
 from chopper_tui.places import question_of_place
-from chopper_tui.search import FILLING, Offer, spaced
-from chopper_tui.spoken import Asked, asked_in, at_place, going
+from chopper_tui.search import FILLING, Offer, going, spaced
+from chopper_tui.spoken import Asked, asked_in, at_place
 from chopper_tui.worked_places import WORKED_OUT, is_named
 
 _ANSWERS: Final = """

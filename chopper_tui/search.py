@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from chopper_core.model import address
 from chopper_core.util.patterns import late
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
+    from chopper_core.model.view import View
 
 _FILLING: Final = """
 a about all an and any are as at be by can did do does for from had has have here how i if in
@@ -61,6 +66,8 @@ _FILLED: Final = 0.5
 _MISSING: Final = 1.5
 """What a word that an entry lacks takes from the score of those that it has."""
 _MOST_PARTIAL: Final = 20
+_MOST_NAMES: Final = 200_000
+"""Names of a run that are looked through while a person types."""
 _SHORTEST: Final = 3
 """Letters of a word that may be mistyped: of two another mistake makes too many words."""
 
@@ -76,6 +83,16 @@ class Offer(NamedTuple):
     """Why its place has no answer on this run; empty: it may have one."""
     says: str = ""
     """What stands below its place, once it is open; empty: nothing."""
+
+
+def going(title: str, why: str, view: View, is_said: bool = False) -> Offer:
+    """An entry that goes to a view; `is_said`: the explanation is the answer, and stays below."""
+    return Offer(title, why, "go", address.render(view), says=why if is_said else "")
+
+
+def can_look_through(run: Run) -> bool:
+    """Whether the names of a run are few enough to be looked through while a person types."""
+    return len(run.table.names) <= _MOST_NAMES
 
 
 @lru_cache(maxsize=1)

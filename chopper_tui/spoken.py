@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from chopper_core.analyses.gaps import longest_gap, timeline_of_gap
 from chopper_core.columns import METRICS, Metric
 from chopper_core.columns.filter import only
-from chopper_core.model import address
 from chopper_core.model.glossary import OPERATIONS
 from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
@@ -39,7 +38,15 @@ from chopper_core.views.find import names_found
 from chopper_core.views.spec import splits_of
 from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.concepts import in_usual_words, said_concepts
-from chopper_tui.search import FILLING, Offer, found_among, spaced, stem
+from chopper_tui.search import (
+    FILLING,
+    Offer,
+    can_look_through,
+    found_among,
+    going,
+    spaced,
+    stem,
+)
 from chopper_tui.what_ifs import asked_what_ifs
 
 Steps = Mapping[str, str]
@@ -104,8 +111,6 @@ _AT_A_TIME: Final = (
 )
 """Concepts of questions about a moment."""
 _BEFORE_TIMES: Final = ("at", "around", "near", "after", "time", "t")
-_MOST_NAMES: Final = 200_000
-"""Names of a run that are looked through while a person types."""
 _MOST_PLACES: Final = 3
 
 
@@ -159,11 +164,6 @@ def place_asked(run: Run, view: View, text: str) -> View | None:
         asked.steps.update([*levels][:1])
     is_place = not (asked.rest or asked.split or asked.order or asked.statistic)
     return at_place(view, asked.steps) if asked.steps and is_place else None
-
-
-def can_look_through(run: Run) -> bool:
-    """Whether the names of a run are few enough to be looked through while a person types."""
-    return len(run.table.names) <= _MOST_NAMES
 
 
 def asked_in(run: Run, text: str) -> Asked:
@@ -479,11 +479,6 @@ def _tabs_there(run: Run, view: View, asked: Asked, tabs: Iterable[Offer]) -> It
         elif not asked.steps:
             continue
         yield going(f"{title} of {_crumbs(asked.steps)}" if asked.steps else title, tab.why, shown)
-
-
-def going(title: str, why: str, view: View, is_said: bool = False) -> Offer:
-    """An entry that goes to a view; `is_said`: the explanation is the answer, and stays below."""
-    return Offer(title, why, "go", address.render(view), says=why if is_said else "")
 
 
 def _crumbs(steps: Steps) -> str:

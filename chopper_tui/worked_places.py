@@ -23,8 +23,8 @@ from chopper_core.util.grouping import median_of
 from chopper_core.views import OVERVIEW
 from chopper_core.views.find import names_found
 from chopper_core.views.query import query, reason_against_view
-from chopper_tui.search import Offer
-from chopper_tui.spoken import Asked, at_place, can_look_through, going
+from chopper_tui.search import Offer, can_look_through, going
+from chopper_tui.spoken import Asked, at_place
 
 _LEAST_LETTERS: Final = 4
 """Of a word that may be a part of a name."""

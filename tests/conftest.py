@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -16,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.demo import as_kept, demo_run
+from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,8 +65,14 @@ def _kept(cases: Sequence[object], few: pytest.Mark) -> set[int]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as slow by their room, and cases beyond a few as those of the sweep."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests as slow by their room, and cases beyond a few as those of the sweep; where
+    goldens are written, run those tests alone.
+    """
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        others = [each for each in items if not _has_golden(each)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [each for each in items if _has_golden(each)]
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if _is_slow(item.path):
@@ -79,6 +84,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(alike):
             if i not in kept:
                 item.add_marker(pytest.mark.sweep)
+
+
+def _has_golden(item: pytest.Item) -> bool:
+    return "wording" in getattr(item, "fixturenames", ()) or bool(item.get_closest_marker("golden"))
 
 
 def pytest_collection_finish() -> None:
@@ -102,39 +111,20 @@ def demo_kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(run.name)
 
 
-def _write_words(path: Path, test: str, said: list[str]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # other processes run other tests of the module
-        file.seek(0)
-        known = json.loads(file.read() or "{}") | {test: said}
-        file.truncate(0)
-        file.write(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-
-
-Wording = Callable[..., None]
-"""Checks the facts that a sentence has, and its words, which a file next to the test has."""
-
-
 @pytest.fixture
-def wording(request: pytest.FixtureRequest) -> Wording:
-    """`wording(sentence, fact, …)`: CHOPPER_UPDATE_GOLDENS=1 writes the words anew, facts stay."""
-    path = request.path.parent / "golden" / f"{request.path.stem}.json"
-    said: list[str] = []
-
-    def check(sentence: str, *facts: str) -> None:
-        for fact in facts:
-            assert fact in sentence
-        said.append(sentence)
-        if os.environ.get("CHOPPER_UPDATE_GOLDENS") == "1":
-            _write_words(path, request.node.name, said)
-        known = json.loads(path.read_text("utf-8"))
-        assert known[request.node.name][len(said) - 1] == sentence
-
-    return check
+def wording(request: pytest.FixtureRequest, _own_state: None) -> Wording:
+    """What checks the sentences of a test."""
+    places = {os.environ[name]: f"${name}" for name in _OWN} | {str(ROOT): "REPO"}
+    if "tmp_path" in request.fixturenames:
+        folder = request.getfixturevalue("tmp_path")
+        places = {str(folder): "TMP", folder.name: "TMP"} | places
+    golden = request.path.parent / "golden" / f"{request.path.stem}.json"
+    return Wording(golden, request.node.name, places)
 
 
 _NUMBERS: Final = count()
+_OWN: Final = ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+"""The directories of a person, of which each test has its own."""
 
 
 @pytest.fixture(scope="session")
@@ -146,7 +136,7 @@ def _states(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_state(_states: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what a test writes out of the person's own directories."""
     own = _states / str(next(_NUMBERS))  # not tmp_path: most tests write nothing
-    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+    for name in _OWN:
         monkeypatch.setenv(name, str(own / name.lower()))
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         if name in os.environ:

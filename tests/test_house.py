@@ -233,6 +233,7 @@ def sentences(modules: list[list[ast.AST]]) -> dict[str, int]:
     return found
 
 
+@pytest.mark.golden
 def test_every_sentence_is_listed_with_its_test(nodes: dict[Path, list[ast.AST]]) -> None:
     """A new one fails here until its row names the test that provokes it, in place of `?`."""
     page = PAGE.read_text(encoding="utf-8")

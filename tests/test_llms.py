@@ -6,7 +6,11 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.golden
 
 INDEX = ROOT / "llms.txt"
 FIRST = ("agents", "sql", "python", "addresses", "accounting", "metrics", "findings", "what-if")

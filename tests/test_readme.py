@@ -40,6 +40,8 @@ from tests.demo import as_kept, demo_run
 from tests.tour_picture import SECONDS, animated
 from tests.tui.explorer import explorer, sample_run
 
+pytestmark = pytest.mark.golden
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 EXAMPLES = ROOT / "docs" / "examples.md"

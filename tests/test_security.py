@@ -46,11 +46,12 @@ from chopper_core.util.escape import clean
 from chopper_core.views import VIEWS
 from chopper_core.views.query import frame_of, query
 from chopper_tui.cli import _parser, main
-from chopper_tui.commands.explore import _follower
+from chopper_tui.commands.following import follower_for
 from chopper_tui.export import issue_text
 from tests.programs.fuzz.seeds import SEEDS
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import explorer, measured_run
+from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = [
@@ -360,7 +361,7 @@ def test_opening_any_input_executes_and_contacts_nothing(
         assert main(arguments) == 0
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     watched = ["--watch", "--jobs", "1", "--alarm", "gfx_mhz<1500", str(tmp_path / "amd-smi csv")]
-    follower = _follower(View(watched[-1]), _parser().parse_args(watched))
+    follower = follower_for(View(watched[-1]), _parser().parse_args(watched))
     try:
         assert follower.open().gpus and not follower.poll() and not follower.tail()
     finally:
@@ -433,12 +434,12 @@ def test_no_output_replaces_an_input_by_another_name(
 
 
 def test_the_live_demo_is_mixed_with_no_telemetry(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     telemetry = tmp_path / "amd_smi_monitor.csv"
     telemetry.write_text("mine\n")
     assert main(["demo", "--live", "--write", str(tmp_path)]) == 1
-    assert "exists already; give another directory" in capsys.readouterr().err
+    wording(capsys.readouterr().err, "exists")
     assert telemetry.read_text() == "mine\n"
 
 

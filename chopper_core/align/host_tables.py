@@ -77,7 +77,6 @@ def host_time(trace: Trace, links: Links, gaps: HostGaps) -> HostTime:
     Where the thread that launches the next activity did nothing, the previous launching thread
     counts: autograd's thread begins when the main thread calls it. Empty if there is too much.
     """
-    gaps = gaps.take(gaps.end_ns > gaps.begin_ns)
     if not len(gaps):
         return empty(HostTime)
     begin, end, own = gaps.begin_ns, gaps.end_ns, gaps.thread

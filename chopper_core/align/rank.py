@@ -23,10 +23,11 @@ from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.rank_account import (
+    OutsideTime,
     RankAccount,
     account_rank,
     host_evidence,
-    with_outside,
+    outside_rows,
 )
 from chopper_core.align.repeats import label_repeats
 from chopper_core.align.side_work import side_intervals
@@ -50,6 +51,7 @@ from chopper_core.model.table import (
     KernelTable,
     Kind,
     Rule,
+    append,
     recoded,
     whole_codes,
 )
@@ -77,15 +79,18 @@ class AlignedRank(Struct, frozen=True):
 
 
 def align_rank(trace: Trace) -> AlignedRank:
-    aligned = _in_order_of_file(trace)
+    aligned, outside = _in_order_of_file(trace)
     # Nothing else refers to its columns any more, so old ones are freed one by one.
     table = aligned.table
+    if len(outside):
+        append(table, outside_rows(outside))
     node = numbered_rows([table.column(level) for level in LEVELS])
     _put_in_order(table, np.lexsort((table.start_ns, node)))
     return replace(aligned, table=used_names(table))
 
 
-def _in_order_of_file(trace: Trace) -> AlignedRank:
+def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
+    """A row for each activity of the file, in its order; and the time of no step."""
     arrows = arrow_pairs(trace)
     host = Host(trace, captured_points)
     on_clock = on_host_clock(trace, host.links)
@@ -189,7 +194,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     )
     memory, memory_columns, unplaced = align_memory(trace, bare, devices, table)
     table = table.with_measured(memory_columns)
-    table = with_outside(table, rank_account.outside)
     of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
     waits = read_stated_waits(trace, devices)
     edges = graph_edges(trace, arrows, devices)
@@ -210,7 +214,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": streams,
     }
-    return AlignedRank(
+    aligned = AlignedRank(
         table=table,
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial | rank_account.truncated,
@@ -219,6 +223,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         doubts=doubts,
         gpu_clock=on_clock.bounds,
     )
+    return aligned, rank_account.outside
 
 
 def _put_in_order(table: KernelTable, order: Index) -> None:

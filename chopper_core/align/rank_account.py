@@ -187,9 +187,13 @@ def _gaps(
         (copies, start[copies], start[copies] + copying[copies], HostState.COPYING),
         (gaps.following, gaps.start_ns, gaps.end_ns, HostState.LATE),
     ):
-        count = len(rows)
+        some = np.flatnonzero(end > begin)
         yield HostGaps(
-            np.full(count, gpu, np.int32), thread[rows], begin, end, np.full(count, state, np.int8)
+            np.full(len(some), gpu, np.int32),
+            thread[rows[some]],
+            begin[some],
+            end[some],
+            np.full(len(some), state, np.int8),
         )
 
 
@@ -207,9 +211,15 @@ def _outside(beside: Intervals, gpu: int, gaps: OutsideGaps, spans: StepSpans) -
 
 def with_outside(table: KernelTable, outside: OutsideTime) -> KernelTable:
     """The table with a row without an activity for each time outside steps, at its end."""
-    count = len(outside)
-    if not count:
+    if not len(outside):
         return table
+    parts = [table, outside_rows(outside)]
+    return replace(concatenate(parts), coordinates=table.coordinates)
+
+
+def outside_rows(outside: OutsideTime) -> KernelTable:
+    """A row without an activity for each time outside steps."""
+    count = len(outside)
     types = column_types(KernelTable)
     columns: dict[str, Any] = {name: np.zeros(count, types[name]) for name in COLUMNS}
     for name in ("iteration", "layer", "group", "bytes", "stream"):
@@ -222,5 +232,4 @@ def with_outside(table: KernelTable, outside: OutsideTime) -> KernelTable:
     columns["operation_rule"][:] = np.where(outside.kind > 0, Rule.ANNOTATION, Rule.NONE)
     columns["start_ns"] = columns["launch_ns"] = outside.end_ns
     columns["idle_ns"] = columns["idle_host_ns"] = outside.end_ns - outside.start_ns
-    rows = KernelTable((OUTSIDE_STEPS,), OUTSIDE_NAMES, **columns)
-    return replace(concatenate([table, rows]), coordinates=table.coordinates)
+    return KernelTable((OUTSIDE_STEPS,), OUTSIDE_NAMES, **columns)

@@ -50,6 +50,8 @@ class HostPlace(IntEnum):
 PLACE_NAMES: Final = ("runtime call", "operator", "annotation", "Python frame", "nothing traced")
 ALLOCATOR: Final = "the memory allocator"
 """Asking a driver for memory, or giving it back."""
+READ_BACK: Final = "reading a value back"
+"""From its GPU, which the host waits for."""
 _KNOWN: Final = (
     ("range", re.compile(r"DataLoader|dataloader|data_?load|next_batch", re.I), "data loading"),
     ("range", re.compile(r"save_?checkpoint|checkpoint\w*save|serialization\.py.*\bsave\b"
@@ -61,14 +63,14 @@ _KNOWN: Final = (
                          r"|_inductor/\w+\.py.*compile"), "compiling"),
     ("call", re.compile(r"Free|Malloc|MemPool|MemAddress|MemMap|MemUnmap"), ALLOCATOR),
     ("operator", re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$"),
-     "reading a value back"),
+     READ_BACK),
     ("range", re.compile(r"^Optimizer\.zero_grad"), "zeroing gradients"),
     ("range", re.compile(r"^Optimizer\.step|[Oo]ptim\w*/\w+\.py\(\d+\): step"), "the optimizer"),
 )  # fmt: skip
 """Where a text is looked for (`range`: annotations and Python frames), and what it means."""
 LAUNCH_CALLS: Final = "launch calls"
 """All of them together: which one a kernel takes is no cause."""
-WAITING: Final = (ALLOCATOR, "reading a value back", "synchronisation", "copy calls")
+WAITING: Final = (ALLOCATOR, READ_BACK, "synchronisation", "copy calls")
 """Causes in which a host waits for its GPU or its driver."""
 NEEDLESS: Final = frozenset(
     (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging", "compiling")

@@ -274,6 +274,8 @@ def beyond_peers(peers: Sequence[Occurrences], gpus: Sequence[int], values: Numb
 
 _MIN_VARIATION: Final = 0.005
 """The least variance of a share that shows how communication slows a kernel."""
+_LESS: Final = 1 + 1e-9
+"""More than the error of a sum of squares."""
 _MAX_LOST: Final = 0.5
 """Twice as slow: more is not the communication."""
 _PIECE: Final = 1 << 19
@@ -327,13 +329,12 @@ def _shares_during_comm(
     for own in _pieces(*took_ns.shape):
         rows, took = found.rows.T[own], took_ns[own]
         whole = np.minimum(table.overlap_ns[rows], took)
-        waiting, at = np.zeros_like(whole), np.nonzero(whole)
-        start = table.start_ns[rows[at]]
-        within = waits.within(gpus[own][at[0]], start, start + took[at])
-        waiting[at] = np.minimum(within, whole[at])
-        length = np.maximum(took, 1)
-        np.divide(waiting, length, out=shares[0][own])
-        np.divide(whole - waiting, length, out=shares[1][own])
+        at = np.nonzero(whole)
+        start, length, whole = table.start_ns[rows[at]], took[at], whole[at]
+        within = waits.within(gpus[own][at[0]], start, start + length)
+        waiting = np.minimum(within, whole)
+        shares[0][own][at] = waiting / length
+        shares[1][own][at] = (whole - waiting) / length
     return shares
 
 
@@ -349,7 +350,11 @@ def _slowdown_during_waits(
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
     rates = np.zeros(len(code))
     for at in places_by(code).values():
-        values = [np.take(each, at, axis=1) for each in (took_ns, waiting, other)]
+        during = np.take(waiting, at, axis=1)
+        # What is left of them without their means is no more.
+        if _LESS * np.vdot(during, during) <= _MIN_VARIATION * during.size:
+            continue
+        values = [np.take(took_ns, at, axis=1), during, np.take(other, at, axis=1)]
         speed = 1 / np.maximum(values[0], 1)
         # A slow GPU's is as much lower in all of them.
         speed = speed / speed.mean(axis=0, keepdims=True)

@@ -198,7 +198,12 @@ def powers_of(run: Run, view: View) -> dict[int, float]:
     trace has the steps of the others.
     """
     # Of steps, also where sums are of all that ran.
-    view, found = replace(view, is_total=False), {}
+    plain = replace(view, sort="", filter="", columns=(), is_total=False)
+    return run.memo(("powers", plain), lambda: _powers_of(run, plain))
+
+
+def _powers_of(run: Run, view: View) -> dict[int, float]:
+    found = {}
     for gpu, own in spans_of(run, view).items():
         curve = run.curve("power_w", gpu)
         found[gpu] = np.nan if curve is None else sampled(curve, own).mean()

@@ -197,9 +197,11 @@ def work_out(store: str, progress: Progress = silent) -> None:
     """Work out what is looked at first of a store that was just written, and keep it there: it
     opens at once wherever it is sent. What can't be worked out is left to who asks for it."""
     from chopper_core.ingest.cache import open_cached
+    from chopper_core.util.memory import keep_freed
     from chopper_core.views.query import query
 
     run = open_cached(store, is_verified=False)
+    keep_freed(of_large=True)
     for number, name in enumerate(_FIRST):
         progress("work out the summary", number, len(_FIRST))
         with suppress(ChopperError):

@@ -18,6 +18,7 @@ from msgspec import Struct
 from chopper_core.analyses.host_causes import (
     ALLOCATOR,
     NEEDLESS,
+    READ_BACK,
     UNSEEN,
     HostCharges,
     host_charges,
@@ -491,7 +492,7 @@ ADVICE: Final = (
     Advice(
         (),
         "Keep the value on the GPU, or read it back only every so many steps{name}.",
-        does("reading a value back"),
+        does(READ_BACK),
     ),
     Advice(
         (),

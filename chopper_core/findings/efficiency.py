@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from chopper_core.findings.rule import (
     FEWEST,
@@ -25,16 +26,19 @@ from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, MODEL_BYTES
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.phrases import listed, percent, time
-from chopper_core.model.table import Kind, Phase
-from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.model.table import KernelTable, Phase
+from chopper_core.util.arrays import Float64, Index, Int8, Mask
 from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
+    median_of,
     minima_of,
+    numbered_rows,
     quantiles_of,
     ranked,
     run_mask,
+    run_starts,
     sums_of,
 )
 from chopper_core.util.patterns import late
@@ -73,6 +77,8 @@ _MOST_SPOTS: Final = 0.75
 """Of GPUs and steps, which show it."""
 _FEWEST_LIKE: Final = 3
 """Kernels that a usual time needs."""
+_PIECE: Final = 1 << 17
+"""Kernels that fit into the processor's cache."""
 _LARGE_BYTES: Final = 1 << 22
 """Of a kernel: launch and latency bound smaller ones."""
 _MAX_LISTED: Final = 3
@@ -83,11 +89,6 @@ _COPIES: Final = late(
 )
 _OF_FSDP: Final = late(r"FSDP|FullyShard|all_gather|reduce_scatter|chunk_cat|split_with_sizes")
 _SOFTMAX: Final = late(r"(?i)(?<!log)softmax_?(?:warp_)?(?:forward|backward)(?!.*logsoftmax)")
-
-
-def _rows_that_compute(context: FindingsContext) -> Index:
-    rows = context.node.rows
-    return np.asarray(rows[context.table.kind[rows] == Kind.COMPUTE], np.intp)
 
 
 def _own_name(kernel: str) -> str:
@@ -172,7 +173,7 @@ def wide_type(context: FindingsContext) -> Iterator[Finding]:
     table, chip = context.table, context.run.hardware
     if chip is None or FLOPS_TYPE not in table.measured or FLOPS not in table.measured:
         return
-    rows = _rows_that_compute(context)
+    rows = context.computing_rows
     rows = rows[context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]]
     flops, element = (table.measured[name][rows] for name in (FLOPS, FLOPS_TYPE))
     peaks = np.array([chip.flop_per_ns(each) for each in ElementType])
@@ -213,7 +214,7 @@ def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
     table, chip = context.table, context.run.hardware
     if chip is None or MODEL_BYTES not in table.measured or not chip.memory_gbps > 0:
         return
-    rows = _rows_that_compute(context)
+    rows = context.computing_rows
     rows = rows[~context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]]
     moved = table.measured[MODEL_BYTES][rows]
     rows = rows[np.isfinite(moved) & (moved >= _LARGE_BYTES)]
@@ -256,11 +257,10 @@ def far_below_memory_roof(context: FindingsContext) -> Iterator[Finding]:
 )
 def moved_data(context: FindingsContext) -> Iterator[Finding]:
     """Kernels that only copy a tensor into another layout or type."""
-    table, rows = context.table, _rows_that_compute(context)
-    own = _named(_COPIES, table.names)[table.kernel[rows]]
-    own &= ~_named(_OF_FSDP, table.operations)[table.operation[rows]]
-    own &= table.overlap_ns[rows] < table.duration_ns[rows]
-    rows = rows[own]
+    table, rows = context.table, context.computing_rows
+    rows = rows[_named(_COPIES, table.names)[table.kernel[rows]]]
+    own = ~_named(_OF_FSDP, table.operations)[table.operation[rows]]
+    rows = rows[own & (table.overlap_ns[rows] < table.duration_ns[rows])]
     took_ns = (table.duration_ns[rows] - table.overlap_ns[rows]).astype(np.float64)
     took = Excess(context, rows, took_ns)
     if took.share < MOVED.share:
@@ -288,9 +288,12 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
 )
 def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     """Attention whose softmax is a kernel of its own, as where it isn't fused."""
-    table, rows = context.table, _rows_that_compute(context)
+    table, rows = context.table, context.computing_rows
+    is_softmax = _named(_SOFTMAX, table.names)
+    if not is_softmax.any():
+        return
     rows = rows[np.lexsort((table.start_ns[rows], table.stream[rows], table.gpu[rows]))]
-    own = np.flatnonzero(_named(_SOFTMAX, table.names)[table.kernel[rows]])
+    own = np.flatnonzero(is_softmax[table.kernel[rows]])
     softmax = Excess(context, rows[own], table.duration_ns[rows[own]].astype(np.float64))
     if softmax.kernels < FEWEST.value or softmax.share < UNFUSED.share:
         return
@@ -339,9 +342,9 @@ def _between_products(context: FindingsContext, rows: Index, own: Index) -> Inde
 )
 def small_kernels(context: FindingsContext) -> Iterator[Finding]:
     """Optimizers that update parameter by parameter, in hundreds of small kernels."""
-    table, rows = context.table, _rows_that_compute(context)
-    is_short = table.duration_ns[rows] < 1e3 * SMALL.value
-    rows = rows[is_short & (table.phase[rows] == Phase.OPTIMIZER)]
+    table, rows = context.table, context.computing_rows
+    rows = rows[table.phase[rows] == Phase.OPTIMIZER]
+    rows = rows[table.duration_ns[rows] < 1e3 * SMALL.value]
     took_ns = (table.duration_ns[rows] + table.idle_launch_ns[rows]).astype(np.float64)
     took = Excess(context, rows, took_ns)
     if took.kernels < MANY_SMALL.value or took.share < SMALL_COST.share:
@@ -357,6 +360,46 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
+def _gpu_by_gpu(table: KernelTable, rows: Index) -> list[slice]:
+    """The places of rows, which are in the order of the table, in pieces of whole GPUs."""
+    first = run_starts(table.gpu[rows])
+    first = first[run_starts(first // _PIECE)]
+    return list(map(slice, first.tolist(), [*first[1:].tolist(), len(rows)]))
+
+
+class _AgainstLater(Struct, frozen=True, eq=False):
+    """Kernels of some GPUs, and the same ones of their GPU later in steps."""
+
+    part: Int8
+    """The part of its step in which each begins."""
+    took_ns: Float64
+    usual_ns: Float64
+    """The median of those later; NaN where they are too few."""
+
+    @property
+    def known(self) -> Index:
+        """The places of those that can be compared."""
+        is_short = self.took_ns < 1e3 * SMALL.value
+        return np.flatnonzero((self.usual_ns > 0) & ~is_short)
+
+
+def _against_later(context: FindingsContext, rows: Index) -> _AgainstLater:
+    table = context.table
+    start, took_ns = table.start_ns[rows], table.duration_ns[rows]
+    spots, spot = combined([table.gpu[rows], table.iteration[rows]])
+    after = start - minima_of(start, spot, len(spots), int(start.max()))[spot]
+    part = np.minimum(after * _PARTS // max(int(context.step_ns), 1), _PARTS - 1)
+    # Communication next to them slows kernels, too.
+    beside = np.rint(2 * table.overlap_ns[rows] / np.maximum(took_ns, 1)).astype(np.int64)
+    work = ranked(work_of(table, rows))[1]
+    same = [table.column(level)[rows] for level in ("gpu", "phase", "operation")]
+    like = numbered_rows([*same, work, beside])
+    count, is_later = int(like.max()) + 1, part >= _AT_FIRST * _PARTS / 2
+    usual = quantiles_of(took_ns[is_later], like[is_later], count, (0.5,))[:, 0]
+    usual[counts_of(like[is_later], count) < _FEWEST_LIKE] = np.nan
+    return _AgainstLater(part.astype(np.int8), took_ns.astype(np.float64), usual[like])
+
+
 @rule(
     "slow-start",
     cost="compute time there beyond that of the same kernels later, mean over GPUs",
@@ -366,41 +409,41 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
 def slow_start(context: FindingsContext) -> Iterator[Finding]:
     """Kernels that are slower at the start of steps than the same ones later, on all GPUs: clocks
     that rise after a wait."""
-    table, rows = context.table, _rows_that_compute(context)
+    table, rows = context.table, context.computing_rows
     if not context.has_iterations or not len(rows):
         return
-    spots, spot = combined([table.gpu[rows], table.iteration[rows]])
-    begins = minima_of(table.start_ns[rows], spot, len(spots), int(table.start_ns[rows].max()))
-    after = table.start_ns[rows] - begins[spot]
-    part = np.minimum(after * _PARTS // max(int(context.step_ns), 1), _PARTS - 1).astype(np.intp)
-    took = table.duration_ns[rows].astype(np.float64)
-    # Communication next to them slows kernels, too.
-    beside = np.rint(2 * table.overlap_ns[rows] / np.maximum(took, 1.0)).astype(np.int64)
-    work = ranked(work_of(table, rows))[1]
-    same = [table.column(level)[rows] for level in ("gpu", "phase", "operation")]
-    like = combined([*same, work, beside])[1]
-    count, is_later = int(like.max()) + 1, part >= _AT_FIRST * _PARTS / 2
-    usual = quantiles_of(took[is_later], like[is_later], count, (0.5,))[:, 0]
-    usual[counts_of(like[is_later], count) < _FEWEST_LIKE] = np.nan
-    known = np.flatnonzero((usual[like] > 0) & (took >= 1e3 * SMALL.value))
-    ratio = quantiles_of(took[known] / usual[like[known]], part[known], _PARTS, (0.5,))[:, 0]
     # A part of the step with few operations says nothing: it is as the next one.
-    pairs = combined([part[known], table.operation[rows[known]]])[0]
-    is_known = counts_of(pairs[:, 0], _PARTS) >= FEWEST.value
+    operations = np.zeros((_PARTS, len(table.operations) + 1), np.bool_)
+    when, longer = [], []
+    for own in _gpu_by_gpu(table, rows):
+        piece = _against_later(context, rows[own])
+        known = piece.known
+        when.append(piece.part[known])
+        longer.append(piece.took_ns[known] / piece.usual_ns[known])
+        operations[when[-1], table.operation[rows[own][known]]] = True
+    is_known = operations.sum(axis=1) >= FEWEST.value
     if not is_known.any():
         return
+    earliest = [each[own == is_known.argmax()] for each, own in zip(longer, when, strict=True)]
+    slower = median_of(np.concatenate(earliest)) - 1
+    if slower < SLOW_START.share:
+        return
+    ratio = quantiles_of(np.concatenate(longer), np.concatenate(when), _PARTS, (0.5,))[:, 0]
     after_it = np.minimum.accumulate(np.where(is_known, np.arange(_PARTS), _PARTS)[::-1])[::-1]
     ratio = np.append(ratio, 1.0)[after_it]
-    slower = float(ratio[0]) - 1
     at_first = ratio - 1 > _LEFT * slower
     width = int(np.argmin(at_first)) if not at_first.all() else _PARTS
-    if slower < SLOW_START.share or width > _AT_FIRST * _PARTS:
+    if width > _AT_FIRST * _PARTS:
         return
     # Nearly everywhere, and more than what varies.
-    own = known[part[known] < width]
-    each = [sums_of(values[own], spot[own], len(spots)) for values in (took, usual[like])]
+    pieces = [_against_later(context, rows[own]) for own in _gpu_by_gpu(table, rows)]
+    whole = _AgainstLater(*map(np.concatenate, zip(*map(astuple, pieces), strict=True)))
+    part, took = whole.part, whole.took_ns
+    spots, spot = combined([table.gpu[rows], table.iteration[rows]])
+    at = whole.known[part[whole.known] < width]
+    each = [sums_of(values[at], spot[at], len(spots)) for values in (took, whole.usual_ns)]
     shown = (each[0] > (1 + SLOW_START.share / 2) * each[1]).sum()
-    names = len(distinct(table.operation[rows[own]]))
+    names = len(distinct(table.operation[rows[at]]))
     lost_ns = np.where(part < width, took * (1 - 1 / np.maximum(ratio, 1.0)[part]), 0.0)
     lost = Excess(context, rows[lost_ns > 0], lost_ns[lost_ns > 0])
     few = shown < _MOST_SPOTS * len(spots) or names < FEWEST.value

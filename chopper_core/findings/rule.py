@@ -134,6 +134,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def cells(self) -> Groups:
         return self.node.split(CELL)[0]
 
+    @cached_property
+    def computing_rows(self) -> Index:
+        """The activities that compute, in the order of the table."""
+        own, kind = self.node.selection, self.table.kind
+        computes = np.flatnonzero(kind[own] == Kind.COMPUTE)
+        return computes + own.start if isinstance(own, slice) else own[computes]
+
     def split(self, *levels: str) -> Groups:
         """The activities split by some levels, from stored sums where there are any."""
         tree = self.run.tree(self.view.order)

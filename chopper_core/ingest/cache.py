@@ -40,6 +40,9 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
 _MAPPED_FROM_ROWS: Final = 1 << 15
 """A run of so many activities takes less memory once it is mapped from its store."""
+SMALL_BYTES: Final = 1 << 17
+"""A run of a set whose files have no more is read again in less time than a store of it is written
+and verified: its row alone is kept."""
 _MOST_BYTES: Final = 20 * 10**9
 MOST_DAYS: Final = 60
 KINDS: Final = ("rows", "found", "verified", "program", "derived", "screens")

@@ -15,6 +15,7 @@ from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
 from chopper_core.columns.counters import sampled_figures
 from chopper_core.ingest.attach import attach_sources, with_slots
+from chopper_core.ingest.counter_run import run_of_dispatches
 from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.logs import ReadLogs, logged_run, read_logs, with_logs
 from chopper_core.ingest.rank import (
@@ -30,13 +31,7 @@ from chopper_core.ingest.recorded import (
     with_recording,
     without_traces,
 )
-from chopper_core.ingest.untraced import (
-    ReadSamples,
-    RunInputs,
-    read_files,
-    run_of_dispatches,
-    telemetry_run,
-)
+from chopper_core.ingest.untraced import ReadSamples, RunInputs, read_files, telemetry_run
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications

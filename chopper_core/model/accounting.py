@@ -254,8 +254,7 @@ class _Idle(Struct, frozen=True):
         tail = self.ended - self.begin
 
         def charged(before: Int64, behind: Int64) -> Int64:
-            owners = np.concatenate([self.following, self.owner])
-            return _charged(owners, np.concatenate([before, behind]), count)
+            return _charged(self.following, before, count) + _charged(self.owner, behind, count)
 
         nothing = np.zeros_like(tail)
         return {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import cached_property
-from pathlib import PurePath
 from time import monotonic
 from typing import Final, TypeVar
 
@@ -221,7 +221,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return parallel_of_layout(layout, self.ranks, world, is_stated=is_stated)
         found = parallel_of_groups(self.groups, self.ranks, world)
         if found is None and not self.layout:
-            names = {each.rank: PurePath(each.path).name for each in self.sources}
+            names = {each.rank: os.path.basename(each.path) for each in self.sources}
             found = parallel_of_names(names, world)
         if found is not None:
             return found

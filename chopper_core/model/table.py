@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS_TYPE, MODULES
 from chopper_core.model.hardware import ElementType
@@ -439,6 +439,31 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     return KernelTable(
         tuple(names), tuple(operations), measured=measured, shapes=tuple(shapes), **columns
     )
+
+
+def append(table: KernelTable, more: KernelTable) -> None:
+    """Add a few rows at the end of a table that isn't shared yet, one column after the other."""
+    names, operations = [*table.names], [*table.operations]
+    name_codes = _codes_in(names, more.names)
+    columns = {name: getattr(more, name) for name in COLUMNS} | {
+        "kernel": _recode(more.kernel, name_codes),
+        "group": _recode(more.group, name_codes),
+        "operation": _recode(more.operation, _codes_in(operations, more.operations)),
+    }
+    for name, values in columns.items():
+        force_setattr(table, name, np.concatenate([getattr(table, name), values]))
+    measured, unknown = dict(table.measured), np.full(len(more), np.nan)
+    force_setattr(table, "measured", measured)
+    for name in measured:
+        measured[name] = np.concatenate([measured[name], unknown])
+    force_setattr(table, "names", tuple(names))
+    force_setattr(table, "operations", tuple(operations))
+
+
+def _codes_in(texts: list[str], more: Sequence[str]) -> Int32:
+    """The places of some texts in a list, at whose end those are put that it lacks."""
+    texts += [text for text in more if text not in texts]
+    return np.array([texts.index(text) for text in more], np.int32)
 
 
 def whole_codes(values: Float64) -> Int32:

@@ -392,7 +392,9 @@ def quantiles_of(
     sizes = np.bincount(owner, minlength=count)
     first = np.cumsum(sizes) - sizes
     numbers = np.asarray(values, np.float64)
-    if count > _MAX_SORTED_ONE_BY_ONE:
+    if (sorted_numbers := _sorted_by_owner(values, owner, sizes)) is not None:
+        ordered = sorted_numbers
+    elif count > _MAX_SORTED_ONE_BY_ONE:
         order = np.argsort(numbers)
         ordered = numbers[order[stable_order(owner[order])]]
     else:
@@ -407,6 +409,22 @@ def quantiles_of(
     padded = np.append(ordered, np.nan)
     found: Float64 = padded[low] * (1 - weight) + padded[high] * weight
     return np.where(sizes[:, None] > 0, found, np.nan)
+
+
+def _sorted_by_owner(values: Numbers, owner: Codes, sizes: Int64) -> Float64 | None:
+    """The values of one owner after the other, each owner's in rising order; None unless they are
+    integers that fit into one number with their owner, which sorts many times faster."""
+    if not len(values) or not np.can_cast(values.dtype, np.int64):
+        return None
+    low = int(values.min())
+    width = int(values.max()) - low + 1
+    if len(sizes) * width > _WIDEST:
+        return None
+    both = owner.astype(np.int64) * width
+    both += np.asarray(values, np.int64) - low
+    both.sort()
+    both -= np.repeat(np.arange(len(sizes)) * width - low, sizes)
+    return both.astype(np.float64)
 
 
 def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:

@@ -47,8 +47,8 @@ SPEC: Final = ViewSpec(
     takes_samples=True,
 )
 
-_WITHIN: Final = "within noise"
-_TOO_FEW: Final = "too few to tell"
+WITHIN_NOISE: Final = "within noise"
+TOO_FEW: Final = "too few to tell"
 _SHOWN: Final = (
     "steady_gfx_mhz",
     "steady_sd_gfx_mhz",
@@ -99,9 +99,9 @@ class Compared(Struct, frozen=True):
     @property
     def verdict(self) -> str:
         if not np.isfinite(self.q):
-            return _TOO_FEW
+            return TOO_FEW
         if self.q >= LEVEL or self.ours == self.base:
-            return _WITHIN
+            return WITHIN_NOISE
         words = ("steadier", "less steady") if self.figure.is_spread else ("lower", "higher")
         return words[int(self.ours > self.base)]
 
@@ -244,8 +244,8 @@ def _headline(
         return (facts(*medians, f"medians of {gpus} GPUs" if gpus > 1 else ""),)
     if not compared:
         return ("no common figure: one of the scopes has no complete step",)
-    tested = [each for each in compared if each.verdict != _TOO_FEW]
-    beyond = [each for each in tested if each.verdict != _WITHIN]
+    tested = [each for each in compared if each.verdict != TOO_FEW]
+    beyond = [each for each in tested if each.verdict != WITHIN_NOISE]
     name = (view.baseline.run if view.baseline else "") or "the baseline"
     if not tested:
         return (f"too few GPUs and steps to compare with {name}",)

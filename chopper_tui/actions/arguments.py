@@ -19,7 +19,6 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_tui.actions.palette import definition
 from chopper_tui.completions import arguments_of
 from chopper_tui.keymap import Action
-from chopper_tui.spoken import place_asked
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -67,6 +66,8 @@ def _is_name(run: Run, text: str) -> bool:
 
 
 def _is_place(screen: Explorer, text: str) -> bool:
+    from chopper_tui.spoken import place_asked
+
     run = screen.run
     is_row = text in screen.frame.labels or text in run.others
     return is_row or (

@@ -25,7 +25,6 @@ from chopper_tui.history import (
     with_baseline,
 )
 from chopper_tui.keymap import COMPARE, action
-from chopper_tui.spoken import place_asked
 
 if TYPE_CHECKING:
     from chopper_tui.history import Marks
@@ -197,6 +196,8 @@ def _place_asked(screen: Explorer, text: str) -> View | None:
         return None
     row = mark_of_row(view, screen.frame.level, text) if text in screen.frame.labels else None
     if row is None:
+        from chopper_tui.spoken import place_asked
+
         return place_asked(run, view, text)
     return replace(with_view(view, ""), order=row.order, path=row.path)
 

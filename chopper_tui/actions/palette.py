@@ -29,25 +29,18 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_core.work.kernel_classes import classes_of_names
 from chopper_tui.completions import runs_next_to
 from chopper_tui.concepts import in_usual_words, said_concepts, words_of_concepts
-from chopper_tui.intents import meant
 from chopper_tui.keymap import ASK, CHOPPER, EXPLORE, LIVE, PALETTE_KEY, Action, action
 from chopper_tui.places import question_of_place, tabs_at
 from chopper_tui.search import (
     Offer,
+    can_look_through,
     found_among,
+    going,
     is_titled,
     spaced,
     telling,
     without_mistakes,
     words_alike,
-)
-from chopper_tui.spoken import (
-    can_look_through,
-    going,
-    place_asked,
-    place_named,
-    spoken,
-    words_spoken,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +100,8 @@ def knows(screen: Explorer, text: str, *, is_whole: bool = False) -> bool:
 
 def as_meant(screen: Explorer, text: str) -> str:
     """A text with its mistyped words as they are meant, where something answers it then."""
+    from chopper_tui.spoken import words_spoken
+
     known, words = _known(screen), spaced(text).split()
     if isinstance(screen.run, SeveralRuns) or _found(screen, known, words, is_whole=True):
         return text
@@ -176,6 +171,10 @@ def _found(
 ) -> list[Offer]:
     """What a text means as a question, what else it says, then the entries that have its words,
     those without an answer last."""
+    # The first screen needs none of the words of questions.
+    from chopper_tui.intents import meant
+    from chopper_tui.spoken import place_asked, place_named, spoken
+
     text, run = " ".join(words), screen.run
     named = _runs_named(screen, text)
     if isinstance(run, SeveralRuns):

@@ -13,7 +13,8 @@ from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 _KEPT: Final = {
-    "rows": "rows of tables of runs",
+    "rows": f"rows of tables of runs (runs of up to {cache.SMALL_BYTES / 1000:.0f} kB have no "
+    "store: they are quick to read)",
     "found": "lists of the runs in a directory",
     "verified": "stores that were verified",
     "program": "versions of Chopper and its plugins",

@@ -7,23 +7,18 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from time import sleep
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.answers.opening import holds_several, home_of, verify_view
+from chopper_core.answers.opening import home_of, verify_view
 from chopper_core.answers.runner import against
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
 from chopper_core.util.escape import escape_lines
-from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
     open_view_with,
     open_with_progress,
-    opened_run_with,
-    progress_line,
     read_options,
     view_of,
 )
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
     from chopper_core.ingest.follow import Follower
     from chopper_core.model.run import Run
     from chopper_core.util.progress import Progress
-    from chopper_core.views.frame import Frame
 
 
 def address_of(runs: list[str]) -> str:
@@ -57,7 +51,9 @@ def address_of(runs: list[str]) -> str:
 def explore(address: str, options: Namespace) -> int:
     view = view_of(address, options)
     if options.watch and (options.format or can_draw() is not None):
-        return _write_lines(view, options)
+        from chopper_tui.commands.following import write_lines
+
+        return write_lines(view, options)
     if options.play or can_draw() is None:
         view = home_of(view)
     if options.play:
@@ -82,34 +78,10 @@ def explore(address: str, options: Namespace) -> int:
     )
 
 
-def _follower(view: View, options: Namespace) -> Follower:
-    from chopper_core.ingest.alarms import AlarmWatch
-    from chopper_core.ingest.feeds import scrape_feed
-    from chopper_core.ingest.follow import Follower
-
-    overrides, jobs = view.overrides.of_run, options.jobs
-    follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
-    follower.alarms = AlarmWatch(options.alarm)
-    if options.export_metrics is not None:
-        from chopper_core.answers.exporter import serve_metrics
-
-        host = options.export_metrics[0]
-        tell(f"metrics at http://{host}:{serve_metrics(follower, options.export_metrics)}/metrics")
-    if holds_several(view.run, not options.no_cache):
-        follower.load = partial(open_view_with, view, options)
-        return follower
-    feeds = options.feeds if "feeds" in options else ()
-    folder = Path(view.run) if "feeds" in options else follower.folder
-    scraped = [scrape_feed(folder, number, url) for number, url in enumerate(options.scrape)]
-    follower.feeds = (*feeds, *scraped)
-    if view.base_run:
-        base = opened_run_with(view.base_run, view.overrides.of_base, options, silent)
-        follower.others = {view.base_run: base}
-    return follower
-
-
 def _watch(view: View, options: Namespace) -> int:
-    follower = _follower(view, options)
+    from chopper_tui.commands.following import follower_for
+
+    follower = follower_for(view, options)
     is_plain = view == home_of(View(view.run)) and follower.load is None
     start = with_view(view, "live") if is_plain else view
     return show_run(
@@ -121,65 +93,6 @@ def _watch(view: View, options: Namespace) -> int:
         mouse=not options.no_mouse,
         reading=read_options(options),
     )
-
-
-def print_once(address: str, options: Namespace) -> int:
-    """Print the view `live` as it is after two looks."""
-    from chopper_core.views.query import query
-    from chopper_tui.export import printed
-
-    view = view_of(address, options)
-    view = with_view(view, "live") if view == View(view.run) else view
-    follower = _follower(view, options)
-    try:
-        with progress_line() as progress:
-            run = follower.open(progress)
-        sleep(follower.every_s)
-        follower.tail()
-        frame = query(follower.run or run, view)
-        is_of_node = "feeds" in options
-        frame = _without_addresses(frame) if is_of_node else frame
-        text = printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii))
-        if is_of_node:
-            *lines, _ = text.splitlines()
-            text = escape_lines("\n".join([*lines, "chopper live", ""]))
-        write(text)
-    finally:
-        follower.close()
-    return 0
-
-
-def _without_addresses(frame: Frame) -> Frame:
-    """The frame of a run whose folder goes with the command: nothing leads to it."""
-    from chopper_core.model.charts import Cards
-
-    charts = [
-        replace(each, cards=tuple(replace(card, address="") for card in each.cards))
-        if isinstance(each, Cards)
-        else each
-        for each in frame.charts
-    ]
-    view = replace(frame.view, run=Path(frame.view.run).name)
-    return replace(frame, view=view, charts=tuple(charts))
-
-
-def _write_lines(view: View, options: Namespace) -> int:
-    """Write what comes as lines of JSON, until the run has ended."""
-    from chopper_core.ingest.follow import follow_lines
-
-    follower: Follower = _follower(view, options)
-    try:
-        with progress_line() as progress:
-            follower.open(progress)
-        for line in follow_lines(follower):
-            write(line)
-            sys.stdout.flush()
-            if options.exit_on_alarm and (events := follower.recent.events):
-                tell(events[-1].text)
-                return 4
-    finally:
-        follower.close()
-    return 0
 
 
 def play_keys(run: Run, view: View, options: Namespace) -> int:

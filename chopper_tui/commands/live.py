@@ -10,7 +10,7 @@ from typing import Final
 from chopper_core.ingest.feeds import node_feed
 from chopper_core.record.manifest import name_of_host
 from chopper_tui.commands.arguments import EXPLORING
-from chopper_tui.commands.explore import explore, print_once
+from chopper_tui.commands.explore import explore
 
 __all__ = ["DESCRIPTION", "OPTIONS", "run"]
 
@@ -25,4 +25,8 @@ def run(options: Namespace) -> int:
         run.mkdir()
         options.watch = True
         options.feeds = [] if options.scrape else [node_feed(run)]
-        return (print_once if options.once else explore)(str(run), options)
+        if options.once:
+            from chopper_tui.commands.following import print_once
+
+            return print_once(str(run), options)
+        return explore(str(run), options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.answers.opening import home_of
 from chopper_core.answers.runner import shown
 from chopper_core.util.errors import UsageError
+from chopper_core.util.memory import keep_freed
 from chopper_tui.commands import info
 from chopper_tui.commands.arguments import ADDRESSES, READING, TABLE
 from chopper_tui.commands.options import open_with_progress, view_of
@@ -35,6 +36,7 @@ def run(options: Namespace) -> int:
     view = shown(view, options.columns)
     is_read = sys.stdout.isatty() and not (options.output or options.format or options.chart)
     opened = open_with_progress(view, options)
+    keep_freed(of_large=True)
     frame = _frame(opened, home_of(view) if is_read else view, view)
     print_frame(frame, options, opened if options.chart else None)
     return 0

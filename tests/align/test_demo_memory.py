@@ -14,6 +14,7 @@ from chopper_core.views.query import query
 from chopper_tui.cli import main
 from tests.align.generated import load_generator
 from tests.demo import DEMO, demo_run
+from tests.wording import Wording
 
 FOLDER = DEMO / "memory"
 
@@ -27,7 +28,7 @@ def test_the_peak_is_the_truths_and_its_holders_add_up_to_it() -> None:
         assert sum(int(held.at(row) or 0) for row in range(len(frame))) == peak
 
 
-def test_events_balance_and_what_the_loop_keeps_is_found() -> None:
+def test_events_balance_and_what_the_loop_keeps_is_found(wording: Wording) -> None:
     truth = json.loads((FOLDER / "truth.json").read_text())["memory"]
     for rank in (0, 1):
         trace = json.loads(gzip.decompress((FOLDER / f"rank{rank}.json.gz").read_bytes()))
@@ -45,7 +46,7 @@ def test_events_balance_and_what_the_loop_keeps_is_found() -> None:
     run = demo_run("memory")
     found = query(run, View(run.name, name="findings"))
     rules = [found.values["rule"].cell(row) for row in range(len(found))]
-    assert "grows by 2.101 GB per step" in found.labels[rules.index("memory-growth")]
+    wording(found.labels[rules.index("memory-growth")], "2.101 GB")
 
 
 def test_it_is_made_byte_for_byte(tmp_path: Path) -> None:
@@ -55,8 +56,8 @@ def test_it_is_made_byte_for_byte(tmp_path: Path) -> None:
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_the_demo_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_it(capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     assert main(["demo", "--memory"]) == 0
     assert "demo_data/memory" in capsys.readouterr().out
     assert main(["demo", "--memory", "--live"]) == 2
-    assert "--memory shows a finished run" in capsys.readouterr().err
+    wording(capsys.readouterr().err, "--memory")

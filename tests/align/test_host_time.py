@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chopper_core.align import host_tables
-from chopper_core.analyses.host_causes import UNSEEN, cause_of, host_charges
+from chopper_core.analyses.host_causes import ALLOCATOR, READ_BACK, UNSEEN, cause_of, host_charges
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane, HostStack, HostState, HostSteps, HostTime
@@ -182,9 +182,9 @@ def test_pieces_of_random_traces_add_up(tmp_path: Path) -> None:
     [
         (HostStack(annotation="enumerate(DataLoader)#It.__next__"),
          "data loading (enumerate(DataLoader)#It.__next__)"),
-        (HostStack("hipFree", "aten::empty"), "the memory allocator (hipFree)"),
+        (HostStack("hipFree", "aten::empty"), f"{ALLOCATOR} (hipFree)"),
         (HostStack("hipMemcpyWithStream", "aten::_local_scalar_dense"),
-         "reading a value back (aten::item)"),
+         f"{READ_BACK} (aten::item)"),
         (HostStack("hipMemcpyWithStream", "aten::copy_", "save_checkpoint"),
          "saving a checkpoint (save_checkpoint)"),
         (HostStack(frame="<built-in function collect>"),
@@ -227,7 +227,7 @@ def test_a_call_that_drains_the_queue_is_the_cause_of_what_follows(tmp_path: Pat
         cause.text: int(charges.ns[late & (charges.cause == at)].sum()) // 1000
         for at, cause in enumerate(charges.causes)
     }
-    assert sums["reading a value back (aten::item)"] == 45
+    assert sums[f"{READ_BACK} (aten::item)"] == 45
     # It owns the time that the host is in it, and 200 µs more.
     assert sums["synchronisation (hipStreamSynchronize)"] == 20 + 200
     assert sums[UNSEEN] == 2080 - 200

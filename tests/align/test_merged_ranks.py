@@ -16,6 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, Category
 from chopper_core.util.errors import DataError
 from tests.align.traces import ADAM, AUTOGRAD, EVALUATE, GEMM, TinyTrace
+from tests.wording import Wording
 
 REALDATA = Path(
     os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
@@ -55,7 +56,7 @@ def rows_of(run: Run) -> list[tuple[Any, ...]]:
     return sorted(zip(names, operations, *(each.tolist() for each in columns), strict=True))
 
 
-def test_a_trace_merged_by_pids_is_its_parts(tmp_path: Path) -> None:
+def test_a_trace_merged_by_pids_is_its_parts(tmp_path: Path, wording: Wording) -> None:
     """SGLang puts the rank before each pid; correlations of the ranks are the same numbers."""
     apart = tmp_path / "apart"
     apart.mkdir()
@@ -69,14 +70,15 @@ def test_a_trace_merged_by_pids_is_its_parts(tmp_path: Path) -> None:
     whole.write_text(text)
     assert [each.path for each in find_runs([str(apart)])] == [str(apart)]
     parts = open_run(str(apart), jobs=1)
-    assert parts.skipped == ((str(whole), "merges the traces next to it, which are read instead"),)
+    ((path, why),) = parts.skipped
+    assert path == str(whole)
+    wording(why, "merges the traces")
     alone = tmp_path / "merged.json"
     alone.write_text(text)
     run = open_run(str(alone), jobs=1)
     assert rows_of(run) == rows_of(parts) and run.ranks == (0, 1, 2)
-    assert {each.rank_from for each in run.sources} == {
-        "[TPnn] before each pid: the file merges several ranks"
-    }
+    (origin,) = {each.rank_from for each in run.sources}
+    wording(origin, "[TPnn]", "pid")
 
 
 def test_stages_and_replicas_in_pids_are_ranks_of_their_own(tmp_path: Path) -> None:

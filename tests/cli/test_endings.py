@@ -26,6 +26,7 @@ from chopper_tui import __main__, cli, terminal
 from chopper_tui.commands import options
 from tests.programs.fuzz.seeds import small_trace
 from tests.support import sample_run
+from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
@@ -223,7 +224,10 @@ def test_a_terminal_that_is_closed_leaves_the_exit_code(
 
 
 def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
-    run_and_store: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_and_store: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wording: Wording,
 ) -> None:
     """SIGBUS killed the explorer with the terminal in its hands; a copy over a store cuts it."""
     store = tmp_path / "store"
@@ -239,7 +243,7 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
     monkeypatch.setattr(options, "open_view_with", opened)
     code = in_child(["show", str(store)], tmp_path / "log", lambda: None)
     assert code == 128 + signal.SIGBUS
-    assert (tmp_path / "log").read_text().startswith("chopper: ended by SIGBUS: a file")
+    wording((tmp_path / "log").read_text(), "SIGBUS")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

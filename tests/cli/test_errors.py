@@ -138,6 +138,7 @@ def provoked(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     return code, re.sub(r"-[0-9a-f]{12}\.chopper", "-….chopper", said.strip())
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("group", CASES)
 def test_every_error_is_a_sentence(
     group: str, files: Path, capsys: pytest.CaptureFixture[str]

@@ -26,6 +26,7 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from tests.columns.test_unit_figures import FORMULAS
+from tests.wording import Wording
 
 MI300X = Hardware(
     name="MI300X",
@@ -636,10 +637,10 @@ def test_mi300x_reads_of_128_bytes_are_needed() -> None:
     assert value_of("fabric_read_bytes", {**counters, "TCC_BUBBLE_sum": [800.0]}) == 108_800
 
 
-def test_messages() -> None:
-    assert BY_NAME["l2_hit_pct"].missing_because == "needs TCC_HIT_sum and TCC_MISS_sum"
+def test_messages(wording: Wording) -> None:
+    wording(BY_NAME["l2_hit_pct"].missing_because, "TCC_HIT_sum and TCC_MISS_sum")
     assert BY_NAME["waves"].missing_because == "needs SQ_WAVES"
-    assert BY_NAME["hbm_read_pct"].missing_because.endswith("(TCC_EA_… on gfx90a)")
+    wording(BY_NAME["hbm_read_pct"].missing_because, "TCC_EA_", "gfx90a")
 
 
 UNIT_IN_NAME = {
@@ -704,7 +705,9 @@ def test_counters_of_a_real_copy() -> None:
     assert not [share for share in shares if not 0 <= share <= 100]
 
 
-def test_a_function_becomes_a_metric_by_one_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_becomes_a_metric_by_one_decorator(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     monkeypatch.setattr(registry, "METRICS", {})
 
     @registry.metric("launched", Unit.NONE, "launched", missing="never")
@@ -714,7 +717,7 @@ def test_a_function_becomes_a_metric_by_one_decorator(monkeypatch: pytest.Monkey
         return Values(scope.nodes.sizes() - scope.nodes.sum("unlinked"))
 
     made = registry.METRICS["launched"]
-    assert made.definition == "Number of activities that have a launch record."
+    wording(made.definition, "launch record")
     assert (made.reduces, made.missing_because, made.compute) == ("sum", "never", launched)
     with pytest.raises(ValueError, match="two columns are called launched"):
         registry.declare("launched | ns | again | sum\n    The same.", registry.known_sum)

@@ -32,6 +32,7 @@ from chopper_core.views.query import query
 from tests.sources.counters.counter_writers import MINIMAL_SCHEMA, insert
 from tests.sources.test_nsys import EPOCH_NS, SCHEMA
 from tests.support import opened_events
+from tests.wording import Wording
 
 Op = tuple[str, int, int]
 """`launch` a stream for some µs, or `record`, `wait` for or `sync` a stream and an event."""
@@ -135,7 +136,9 @@ def longer(run: Run, name: str, by_us: int) -> float:
 
 
 @pytest.mark.parametrize("delay", [2, 19, 60])
-def test_a_stated_wait_holds_whenever_the_activity_starts(tmp_path: Path, delay: float) -> None:
+def test_a_stated_wait_holds_whenever_the_activity_starts(
+    tmp_path: Path, delay: float, wording: Wording
+) -> None:
     program: list[Op] = []
     for _ in range(4):
         program += [("launch", 7, 200), ("record", 7, 1), ("wait", 8, 1), ("launch", 8, 150)]
@@ -145,7 +148,7 @@ def test_a_stated_wait_holds_whenever_the_activity_starts(tmp_path: Path, delay:
     assert longer(run, "k22", 50) == longer(run, "k25", 50) == 50
     assert longer(run, "k26", 50) == 0
     notes = query(run, View("R", name="graph")).notes
-    assert any("stated by the trace" in note for note in notes)
+    wording.among(notes, "stated by the trace")
     # A store keeps what was stated.
     write_store(run, tmp_path / "store")
     assert longer(read_store(tmp_path / "store"), "k25", 50) == 50

@@ -19,6 +19,7 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
 from tests.sources.counters.counter_writers import read_counters
+from tests.wording import Wording
 
 MS = 1_000_000
 BOOT_NS = 81_097_000 * MS
@@ -92,7 +93,7 @@ def test_what_is_counted_goes_to_the_kernel_that_runs(tmp_path: Path) -> None:
     assert any("every 10.000 ms" in note for note in run.sources[0].notes)
 
 
-def test_it_is_matched_with_a_trace(tmp_path: Path) -> None:
+def test_it_is_matched_with_a_trace(tmp_path: Path, wording: Wording) -> None:
     write(tmp_path / "sampled")
     trace(tmp_path)
     run = open_run(str(tmp_path))
@@ -100,7 +101,7 @@ def test_it_is_matched_with_a_trace(tmp_path: Path) -> None:
     assert column(run, "kernel_ns")["gemm"] == 3000
     (source,) = run.counters
     assert (source.format, source.gpu, source.matched) == ("device sampling", 0, 5)
-    assert any("4 of 5 kernels are shorter" in note for note in source.notes)
+    wording.among(source.notes, "4 of 5 kernels")
     assert not [path for path, _ in run.skipped if path.endswith(".csv")]
 
 
@@ -123,17 +124,19 @@ def test_ranks_are_gpus(tmp_path: Path) -> None:
     assert [frame.row(row)["SQ_WAVES"] for row in (0, 1)] == [pytest.approx(2760)] * 2
 
 
-def test_samples_without_kernels_are_said(tmp_path: Path) -> None:
+def test_samples_without_kernels_are_said(tmp_path: Path, wording: Wording) -> None:
     write(tmp_path)
     (tmp_path / "kernel_traces_rank0.csv").unlink()
     with pytest.raises(DataError, match="no kernels of the same process next to it"):
         read_counters([tmp_path])
     trace(tmp_path)
     run = open_run(str(tmp_path))
-    assert "no kernels of the same process" in run.failed[0][1]
+    wording(run.failed[0][1], "no kernels")
 
 
-def test_instances_sampled_at_different_times_are_not_used(tmp_path: Path) -> None:
+def test_instances_sampled_at_different_times_are_not_used(
+    tmp_path: Path, wording: Wording
+) -> None:
     write(tmp_path)
     path = tmp_path / "counter_samples_rank0.csv"
     late = [line.split(",") for line in path.read_text().splitlines()]
@@ -142,9 +145,7 @@ def test_instances_sampled_at_different_times_are_not_used(tmp_path: Path) -> No
     path.write_text("\n".join(map(",".join, late)) + "\n")
     (run,) = read_counters([tmp_path])
     assert not run.dispatches.counters
-    assert "SQ_WAVES is not used: its instances are sampled at different times." in (
-        run.losses.notes
-    )
+    wording.among(run.losses.notes, "SQ_WAVES")
 
 
 WAVES_PER_US = [0.2, 0.04, 0.1]
@@ -189,12 +190,12 @@ def test_a_trace_of_another_execution_has_none(tmp_path: Path) -> None:
     assert not run.measured and "SQ_WAVES" in run.table.measured
 
 
-def test_only_the_pass_that_gives_the_times_has_signals(tmp_path: Path) -> None:
+def test_only_the_pass_that_gives_the_times_has_signals(tmp_path: Path, wording: Wording) -> None:
     write(tmp_path / "group_0", counters={"SQ_WAVES": WAVES})
     write(tmp_path / "group_1", counters={"GRBM_GUI_ACTIVE": CYCLES})
     run = open_run(str(tmp_path))
     assert list(run.measured) == ["counts_per_us.SQ_WAVES"]
-    assert any("ran at other times" in note for note in run.sources[0].notes)
+    wording.among(run.sources[0].notes, "other times")
 
 
 def test_each_rank_has_its_own(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_a_figure_of_samples_without_hardware_says_what_it_needs(tmp_path: Path)
         known.signal("nothing")
 
 
-def test_another_group_is_no_other_program(tmp_path: Path) -> None:
+def test_another_group_is_no_other_program(tmp_path: Path, wording: Wording) -> None:
     """One whose kernels are fewer is joined; one with other kernels can't be, and says why."""
     write(tmp_path / "group_0", counters={"SQ_WAVES": WAVES})
     write(tmp_path / "group_1", counters={"GRBM_GUI_ACTIVE": CYCLES})
@@ -275,7 +276,9 @@ def test_another_group_is_no_other_program(tmp_path: Path) -> None:
     )
     run = open_run(str(tmp_path))
     reasons = [why for name, why in run.skipped if "group_1" in name]
-    assert reasons and all("another group of sampled counters" in why for why in reasons)
+    assert reasons
+    for why in reasons:
+        wording(why, "sampled counters")
 
 
 @pytest.mark.parametrize("stem", ["cpu", "gpu", "metric_samples"])

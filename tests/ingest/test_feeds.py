@@ -23,7 +23,8 @@ import pytest
 from chopper_core.columns import Values
 from chopper_core.ingest import feeds
 from chopper_core.ingest.feeds import FeedCall, LibraryFeed, ToolFeed, node_feed, scrape_feed
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, GpuLanes
 from chopper_core.model.recent import RecentSamples
@@ -40,6 +41,7 @@ from chopper_core.sources.telemetry.dcgm import scraped_lines
 from chopper_core.util.errors import DataError, NothingToShow, UsageError
 from chopper_core.views.query import query
 from tests.conftest import ROOT
+from tests.wording import Wording
 
 AMD = """\
 # HELP gpu_clock Current clock
@@ -127,7 +129,9 @@ def url() -> Iterator[str]:
     server.server_close()
 
 
-def test_an_exporter_is_followed(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exporter_is_followed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = tmp_path / "run"
     run.mkdir()
@@ -145,7 +149,7 @@ def test_an_exporter_is_followed(url: str, tmp_path: Path, monkeypatch: pytest.M
         assert not follower.problem
         monkeypatch.setattr(Exporter, "text", "nothing")
         follower.tail()
-        assert "has no metrics of GPUs" in follower.problem
+        wording(follower.problem.removeprefix(url), "metrics of GPUs")
     finally:
         follower.close()
 

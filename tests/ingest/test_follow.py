@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from chopper_core.ingest import discovery, follow
 from chopper_core.ingest import tail as tail_of
 from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
-from chopper_core.ingest.follow import Follower, follow_lines, has_end
+from chopper_core.ingest.follow import Follower, has_end
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.replay import replay_run
 from chopper_core.ingest.tail import Tail
@@ -37,6 +38,7 @@ from chopper_core.views.query import query
 from tests.ingest.test_windows import BASE_NS, STEP_GAP_US, ranks_of, written
 from tests.programs.fuzz.seeds import SEEDS
 from tests.sources.telemetry.telemetry_texts import DCGM_DMON
+from tests.wording import Wording
 
 HEADING = "timestamp,gpu,power_usage,hotspot_temperature,gfx_clock,gfx"
 START_S = BASE_NS // 10**9
@@ -96,7 +98,7 @@ def is_that_of_the_finished_directory(run: Run, folder: Path) -> bool:
     return [source.path for source in run.sources] == [source.path for source in whole.sources]
 
 
-def test_files_come_as_tools_write_them(folder: Path, follower: Follower) -> None:
+def test_files_come_as_tools_write_them(folder: Path, follower: Follower, wording: Wording) -> None:
     log = folder / "telemetry.csv"
     log.write_text(HEADING + "\n" + "".join(row(at, gpu) for at in range(4) for gpu in (0, 1)))
     first, late = ranks_of(2, 3, 2)
@@ -128,7 +130,7 @@ def test_files_come_as_tools_write_them(folder: Path, follower: Follower) -> Non
     written(folder, other, 2001)
     run = caught_up(follower)
     assert len(run.sources) == 3 and any("still being written" in why for _, why in run.failed)
-    assert "1 file being written, not read yet" in query(run, parse("R?view=kernels")).notes
+    wording.among(query(run, parse("R?view=kernels")).notes, "1 file being written")
     half.write_bytes(packed)
     run = caught_up(follower)
     assert len(run.sources) == 4 and is_that_of_the_finished_directory(run, folder)
@@ -156,7 +158,7 @@ def test_a_trace_whose_writer_is_gone_is_read_as_far_as_it_got(
 
 
 def test_of_two_runs_in_a_directory_the_newest_is_followed(
-    folder: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
+    folder: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """A job that was started again beside its older files: the same steps, by other processes."""
     monkeypatch.setattr(discovery, "_MAX_LOOSE", 3)  # However many ranks it has.
@@ -170,11 +172,12 @@ def test_of_two_runs_in_a_directory_the_newest_is_followed(
     run = caught_up(follower)
     now = {source.path for source in run.sources}
     assert len(now) == 2 and not now & before
-    assert follower.beside == "newest of 2 runs here" and run.name == str(folder)
+    wording(follower.beside, "2 runs")
+    assert run.name == str(folder)
     # What the other one is: two processes, whose newest step is 4; it was written just now.
     (other,) = follower.recent.others
     assert (other.ranks, other.step) == (2, 4) and other.name.startswith("node1_10")
-    assert other.text(other.newest_s + 7300).endswith(": 2 ranks, newest step 4, written 2 h ago")
+    wording(other.text(other.newest_s + 7300), "2 ranks", "step 4", "2 h")
     (card,) = (
         card
         for chart in query(run, parse("R?view=live")).charts
@@ -390,7 +393,7 @@ def test_a_file_of_a_day_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     assert recent.series["power_w", 1].figures[1].tolist() == [601.0 + n % 90 for n in range(300)]
 
 
-def test_no_sample_between_two_looks_escapes_an_alarm(tmp_path: Path) -> None:
+def test_no_sample_between_two_looks_escapes_an_alarm(tmp_path: Path, wording: Wording) -> None:
     log, recent = tmp_path / "power.csv", RecentSamples()
     log.write_text(f"{HEADING}\n{row(0, 0)}")
     tail, watch = (
@@ -408,10 +411,9 @@ def test_no_sample_between_two_looks_escapes_an_alarm(tmp_path: Path) -> None:
     assert look() == []
     # A peak of one sample, and a low clock that is over when its lines come.
     came = look((1, 600, 900), (2, 900, 900), (3, 600, 900), (4, 600, 1700))
-    assert [text for text, _ in came] == [
-        "GPU 0: gfx 900 MHz (gfx_mhz<1000 for 2s)",
-        "GPU 0: power 900 W (power_w>700)",
-    ]
+    first, second = [text for text, _ in came]
+    wording(first, "GPU 0", "gfx 900 MHz", "gfx_mhz<1000 for 2s")
+    wording(second, "GPU 0", "power 900 W", "power_w>700")
     assert not any(holds for _, holds in came) and look((5, 600, 1700)) == came
     # One that goes on is one alarm, with the latest figure, until it ends.
     assert look((6, 800, 1700))[2:] == [("GPU 0: power 800 W (power_w>700)", True)]
@@ -465,17 +467,17 @@ def test_lines_have_every_sample_and_end_with_the_recording(
     assert follower.recent.age(time.time()) == "ended"
 
 
-def test_a_deleted_file_and_a_failed_look_are_said(folder: Path, follower: Follower) -> None:
+def test_a_deleted_file_and_a_failed_look_are_said(
+    folder: Path, follower: Follower, wording: Wording
+) -> None:
     for rank in ranks_of(2, 3, 2):
         written(folder, rank, 1000 + rank.rank)
     follower.open()
     gone = sorted(folder.iterdir())[1]
     text = gone.read_text()
     gone.unlink()
-    assert (
-        len(caught_up(follower).sources) == 1
-        and follower.recent.gone == "node1_101.…trace.json deleted"
-    )
+    assert len(caught_up(follower).sources) == 1
+    wording(follower.recent.gone, "node1_101.…trace.json", "deleted")
     gone.write_text(text)
     assert len(caught_up(follower).sources) == 2 and not follower.recent.gone
 
@@ -503,7 +505,7 @@ def test_a_renamed_file_is_no_deleted_one(folder: Path, follower: Follower) -> N
 
 @pytest.mark.parametrize("name", ["node1_101.old", ".node1_101.json", "kept/node1_101.txt"])
 def test_a_file_renamed_to_what_is_not_read_is_said_and_no_deleted_one(
-    name: str, folder: Path, follower: Follower
+    name: str, folder: Path, follower: Follower, wording: Wording
 ) -> None:
     for rank in ranks_of(2, 3, 2):
         written(folder, rank, 1000 + rank.rank)
@@ -513,12 +515,12 @@ def test_a_file_renamed_to_what_is_not_read_is_said_and_no_deleted_one(
     own.rename(folder / name)
     assert len(caught_up(follower).sources) == 1
     follower.poll()
-    assert follower.recent.gone == f"node1_101.…trace.json renamed to {Path(name).name}"
+    wording(follower.recent.gone, "node1_101.…trace.json renamed", Path(name).name)
     # Another file with the inode of a deleted one is none that was renamed.
     (folder / name).unlink()
     (folder / "notes.txt").write_text("another file")
     follower.poll()
-    assert follower.recent.gone == "node1_101.…trace.json deleted"
+    wording(follower.recent.gone, "node1_101.…trace.json", "deleted")
 
 
 def test_of_a_large_file_the_samples_near_traces_are_those_of_the_whole(

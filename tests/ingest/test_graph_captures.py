@@ -15,6 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Category
 from chopper_core.util.errors import DataError
 from tests.align.traces import ADD, FLASH, GEMM, TinyTrace
+from tests.wording import Wording
 
 NORM = "void vllm::rms_norm_kernel<c10::BFloat16>()"
 BF16 = "c10::BFloat16"
@@ -91,14 +92,15 @@ def wanted(layers: range) -> list[tuple[int, str]]:
 KERNELS = [kernel for _, kernel in LAYER]
 
 
-def test_a_replay_has_the_modules_of_the_capture_next_to_it(tmp_path: Path) -> None:
+def test_a_replay_has_the_modules_of_the_capture_next_to_it(
+    tmp_path: Path, wording: Wording
+) -> None:
     run = opened(tmp_path, replay(3 * KERNELS, 3 * KERNELS), other=capture(3, 4))
     assert labels(run) == 2 * wanted(range(3))
     assert run.table.measured[FLOPS][~(run.table.measured[FLOPS] != 2 * 4 * 8 * 24)].size == 6
     (source,) = run.sources
-    assert source.notes == (
-        f"capture {tmp_path / 'other.json'} names the kernels of replayed graphs",
-    )
+    (note,) = source.notes
+    wording(note, str(tmp_path / "other.json"), "replayed graphs")
     assert not run.skipped and not run.failed and source.findings[UNCAPTURED] == 0
     assert (run.table.iteration == run.table.iteration[0]).all()
     # Nothing of the capture is work of the host in the run.
@@ -176,14 +178,13 @@ def test_pieces_of_a_model_are_replayed_in_their_order(tmp_path: Path) -> None:
     assert labels(run)[16:] == 2 * wanted(range(7))
 
 
-def test_the_capture_of_another_rank_is_none(tmp_path: Path) -> None:
+def test_the_capture_of_another_rank_is_none(tmp_path: Path, wording: Wording) -> None:
     trace = capture(3, 4)
     trace.members = {"distributedInfo": {"rank": 1, "world_size": 2}}
     run = opened(tmp_path, replay(3 * KERNELS), capture=trace)
     assert run.sources[0].findings[UNCAPTURED] == 12
-    assert [reason for _, reason in run.skipped] == [
-        "captures graphs that no trace of its rank replays"
-    ]
+    (note,) = [reason for _, reason in run.skipped]
+    wording(note, "graphs", "rank")
 
 
 def test_captures_alone_have_no_activity(tmp_path: Path) -> None:

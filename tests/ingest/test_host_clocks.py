@@ -23,6 +23,7 @@ from chopper_core.model.table import ADDITIVE, NO_TIME, Kind
 from chopper_core.render.info import describe, info_text
 from chopper_core.util.errors import UsageError
 from tests.ingest.simulated import Simulated
+from tests.wording import Wording
 
 MS = 1_000_000
 TOLERANCE_NS = 1 * MS
@@ -147,7 +148,7 @@ def test_ranks_of_one_clock_get_no_correction(opened: Callable[..., Run], four: 
     run = opened({})
     assert [clock.ranks for clock in run.hosts] == [(0, 1, 2, 3)]
     assert errors_ns(run, four.run) == [0] * RANKS
-    assert "clocks of the ranks" not in info_text(run)
+    assert "rank clocks" not in info_text(run)
 
 
 @pytest.mark.sweep
@@ -193,11 +194,13 @@ def test_a_name_of_no_clock_is_an_error(opened: Callable[..., Run]) -> None:
 
 
 @pytest.mark.sweep
-def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> None:
+def test_the_clocks_are_shown_with_their_doubt(
+    opened: Callable[..., Run], wording: Wording
+) -> None:
     run = opened({2: 3_700 * MS, 3: 3_700 * MS})
     shown = info_text(run)
     table = shown[shown.index("rank clocks (corrected)") :].splitlines()
-    assert table[1] == "  clock 1, rank 0-1: +0 s to the run's: the run's clock"
+    wording(table[1], "clock 1", "rank 0-1", "+0 s")
     assert re.match(
         r"  clock 2, rank 2-3: -3\.(7|699)\d* s to the run's, \+/- 0\.\d{3} ms: "
         r"estimated from \d+ collective ends",
@@ -207,7 +210,9 @@ def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> No
 
 
 @pytest.mark.sweep
-def test_telemetry_of_a_host_goes_with_its_clock(opened: Callable[..., Run]) -> None:
+def test_telemetry_of_a_host_goes_with_its_clock(
+    opened: Callable[..., Run], wording: Wording
+) -> None:
     """The log of the second host is stamped by that host's clock."""
 
     def of_the_second_host(folder: Path) -> None:
@@ -222,11 +227,13 @@ def test_telemetry_of_a_host_goes_with_its_clock(opened: Callable[..., Run]) -> 
     (source,) = run.telemetry
     assert source.offset_ns == of_rank(run, 2).correction_ns
     assert abs(source.offset_ns + 100_000 * MS) < TOLERANCE_NS
-    assert source.method == "its clock is that of its ranks' host"
+    wording(source.method, "host")
     assert list(run.measured["power_w"].curves) == [2, 3]
 
 
-def test_clocks_that_no_collective_connects_stay_and_it_is_said(tmp_path: Path) -> None:
+def test_clocks_that_no_collective_connects_stay_and_it_is_said(
+    tmp_path: Path, wording: Wording
+) -> None:
     for rank, host in enumerate("ab"):
         kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 2, "tid": 0, "ts": 5, "dur": 4}
         trace: dict[str, Any] = {
@@ -235,13 +242,15 @@ def test_clocks_that_no_collective_connects_stay_and_it_is_said(tmp_path: Path) 
         }
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
     run = open_run(str(tmp_path), jobs=1)
-    assert run.hosts[1] == HostClock("b", (1,), 0, None, "no collectives connect it to the others")
+    method = run.hosts[1].method
+    assert run.hosts[1] == HostClock("b", (1,), 0, None, method)
+    wording(method, "no collectives")
     assert run.table.start_ns.tolist() == [5000, 5000]
 
 
 @pytest.mark.parametrize("hosts", ["abcd", ("",) * RANKS])
 def test_ranks_whose_clock_has_no_date_begin_with_the_first(
-    tmp_path: Path, hosts: Sequence[str]
+    tmp_path: Path, hosts: Sequence[str], wording: Wording
 ) -> None:
     """Nothing says where they are; what is known between them stays."""
     dated, later = 1_700_000_000_000_000_000, 7_000
@@ -258,7 +267,8 @@ def test_ranks_whose_clock_has_no_date_begin_with_the_first(
     assert (run.table.start_ns - dated).tolist() == [5000, 5000 + later, 5000, 5000 + later]
     last = run.hosts[-1]
     assert (last.ranks, last.correction_ns) == ((2, 3), dated - 2 * later)
-    assert last.uncertainty_ns is None and "with the first rank: no collectives" in last.method
+    assert last.uncertainty_ns is None
+    wording(last.method, "no collectives")
     by_hand = overrides_of([parse_clock("rank3=+1s")])
     moved = open_run(str(tmp_path), jobs=1, overrides=by_hand)
     assert moved.table.start_ns[-1] == 5000 + 3 * later + 10**9

@@ -25,6 +25,7 @@ from chopper_core.sources.signals import GpuName
 from chopper_core.util.errors import UsageError
 from chopper_tui.cli import main
 from tests.ingest.simulated import Simulated
+from tests.wording import Wording
 
 COARSE = "telemetry/amd_smi_monitor.csv"
 FINE = "telemetry/gpu_metrics.csv.gz"
@@ -86,7 +87,9 @@ def test_a_gpu_that_is_said_to_be_one_device_is_no_other(coarse: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse: Path) -> None:
+def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(
+    coarse: Path, wording: Wording
+) -> None:
     overrides = overrides_of(gpus=[parse_gpu("amd_smi:1=0"), parse_gpu("amd_smi:0=none")])
     run = open_run(str(coarse), jobs=1, overrides=overrides)
     shown = info_text(run)
@@ -94,9 +97,9 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
     assert table[1].split() == ["GPU", "rank", "trace", "rocprofv3", "CSV", "amd_smi_monitor.csv"]
     assert table[2].split() == ["0", "0", "device", "2,", "0000:0c:00.0", "node", "2,",
                                 "0000:0c:00.0", "gpu", "1", "*"]  # fmt: skip
-    assert "amd_smi_monitor.csv: by hand (*)" in shown
+    wording.among(shown, "amd_smi_monitor.csv: by hand (*)")
     assert "not matched: gpu 0 *" in shown
-    assert "read with  --gpu amd_smi:0=none" in shown
+    wording.among(shown, "--gpu amd_smi:0=none")
     rows = [row for row in describe(run)["identities"] if "amd_smi" in row["source"]]
     assert [(row["device"], row["gpu"]) for row in rows] == [("gpu 0", None), ("gpu 1", 0)]
 

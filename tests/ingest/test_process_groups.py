@@ -20,6 +20,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from tests.align.traces import GEMM, TinyTrace
+from tests.wording import Wording
 
 NCCL = "ncclDevKernel_Generic"
 
@@ -63,7 +64,7 @@ def runs(folder: Path, **given: str) -> Iterator[Run]:
     yield read_store(folder.parent / "store")
 
 
-def test_a_trace_names_its_groups(folder: Path) -> None:
+def test_a_trace_names_its_groups(folder: Path, wording: Wording) -> None:
     for run in runs(folder):
         assert run.parallel is not None
         assert run.parallel.origin == FROM_GROUPS
@@ -73,7 +74,7 @@ def test_a_trace_names_its_groups(folder: Path) -> None:
         assert len(run.groups) == 4 + 1 + 1
         assert run.world == 8
         assert run.table.column("pp").tolist() == [gpu // 2 for gpu in run.table.gpu]
-    assert "parallel   tp 2 × pp 4, from process groups" in info_text(run)
+    wording.among(info_text(run), "tp 2 × pp 4", "process groups")
     assert describe(run)["parallel"]["ranks"]["4"] == {"pp": 2, "tp": 0}
 
 

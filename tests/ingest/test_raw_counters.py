@@ -16,6 +16,7 @@ from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from tests.support import Row, rows_of, run_of
+from tests.wording import Wording
 
 HEADINGS = "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,MfmaUtil,FETCH_SIZE,TCC_HIT[3],TCC_REQ_max"
 ROWS = ("0,2,copy,64,50,12.5,7,90", "1,2,copy,64,30,2.5,8,80", "2,2,add,16,20,1,9,70")
@@ -42,14 +43,16 @@ def test_what_adds_up_is_summed(run: Run) -> None:
     }
 
 
-def test_percentages_and_largest_instances_are_means_weighted_with_durations(run: Run) -> None:
+def test_percentages_and_largest_instances_are_means_weighted_with_durations(
+    run: Run, wording: Wording
+) -> None:
     # Without durations several dispatches have no mean.
     assert rows(run, "MfmaUtil,TCC_REQ_max")["copy"] == (None, None)
     assert rows(run, "MfmaUtil,TCC_REQ_max")["add"] == (20, 70)
     frame = query(run, parse("R?order=kernel&columns=MfmaUtil,FETCH_SIZE,TCC_REQ_max"))
     util, fetched, largest = frame.columns
     assert (util.unit, fetched.unit) == ("%", "KB")
-    assert "derived by the profiler, duration-weighted mean over" in util.definition
+    wording(util.definition, "profiler", "duration-weighted mean")
     assert (util.title, fetched.title) == ("mean MfmaUtil", "FETCH_SIZE")
     assert "maximum over instances" in largest.definition
     assert frame.total["FETCH_SIZE"] == 16.0

@@ -26,6 +26,7 @@ from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared.row_columns import node_figures
 from tests.ingest.simulated import Simulated
+from tests.wording import Wording
 
 NS_PER_DAY = 86_400 * 10**9
 FINE, COARSE = "telemetry/gpu_metrics.csv.gz", "telemetry/amd_smi_monitor.csv"
@@ -206,11 +207,11 @@ def test_without_one_rank_s_trace(altered: Altered, small: Simulated, gone: int)
 
 
 @pytest.mark.sweep
-def test_counters_of_one_gpu_only(altered: Altered) -> None:
+def test_counters_of_one_gpu_only(altered: Altered, wording: Wording) -> None:
     run = altered(remove("counters/*/*/58323_*", "counters/*/*/62836_*", "counters/*/*/67349_*"))
     check_is_whole_without(run)
     assert [source.gpu for source in run.counters] == [0]
-    assert "no counters of GPU 1" in missing(run)
+    wording(missing(run), "no counters of GPU 1")
     rows = json_rows(run, "SQ_WAVES", "extra_inst_ns")
     assert rows[0]["SQ_WAVES"] > 0 and rows[0]["extra_inst_ns"] is not None
     assert rows[1]["SQ_WAVES"] is None and rows[1]["extra_inst_ns"] is None
@@ -335,7 +336,7 @@ def both(*changes: Change) -> Change:
 
 
 @pytest.mark.sweep
-def test_telemetry_of_another_day_is_not_placed(altered: Altered) -> None:
+def test_telemetry_of_another_day_is_not_placed(altered: Altered, wording: Wording) -> None:
     """Its clock is the run's, but it was recorded a day before."""
 
     def earlier(cells: list[str]) -> list[str]:
@@ -344,7 +345,7 @@ def test_telemetry_of_another_day_is_not_placed(altered: Altered) -> None:
     run = altered(both(remove(FINE), rewritten(COARSE, earlier)))
     check_is_whole_without(run)
     assert dict(run.measured) == {}
-    assert "no telemetry on the run's clock" in missing(run)
+    wording(missing(run), "no telemetry")
     assert set(whole(run, *SIGNALS).values()) == {None}
     assert "NOT PLACED" in info_text(run)
 
@@ -371,7 +372,9 @@ def test_telemetry_of_other_work_is_not_placed(altered: Altered) -> None:
 
 
 @pytest.mark.sweep
-def test_telemetry_of_gpus_that_the_run_lacks_is_not_placed(altered: Altered) -> None:
+def test_telemetry_of_gpus_that_the_run_lacks_is_not_placed(
+    altered: Altered, wording: Wording
+) -> None:
     def renumbered(cells: list[str]) -> list[str]:
         return [cells[0], str(int(cells[1]) + 40), *cells[2:]]
 
@@ -379,7 +382,7 @@ def test_telemetry_of_gpus_that_the_run_lacks_is_not_placed(altered: Altered) ->
     check_is_whole_without(run)
     (source,) = run.telemetry
     assert source.offset_ns is None
-    assert "none of its GPUs" in source.method
+    wording(source.method, "none of its GPUs")
     assert dict(run.measured) == {}
 
 
@@ -410,7 +413,7 @@ def test_a_clock_shift_that_moves_nothing_is_an_error(small: Simulated) -> None:
 
 
 @pytest.mark.sweep
-def test_telemetry_that_cannot_be_read_is_named_once(altered: Altered) -> None:
+def test_telemetry_that_cannot_be_read_is_named_once(altered: Altered, wording: Wording) -> None:
     def header_alone(folder: Path) -> None:
         path = folder / COARSE
         path.write_text(path.read_text().splitlines()[0] + "\n")
@@ -419,8 +422,8 @@ def test_telemetry_that_cannot_be_read_is_named_once(altered: Altered) -> None:
     check_is_whole_without(run)
     named = [path for path, _ in (*run.failed, *run.skipped) if path.endswith(COARSE)]
     assert len(named) == 1 and named[0] in dict(run.failed)
-    assert any("1 file could not be used" in n for n in query(run, View(run.name)).notes)
-    assert "files that could not be used" in info_text(run)
+    wording.among(query(run, View(run.name)).notes, "1 file")
+    wording.among(info_text(run), "could not be used")
 
 
 def waves(kernel: Any) -> int:

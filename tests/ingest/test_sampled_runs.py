@@ -41,6 +41,7 @@ from tests.sources.telemetry.telemetry_texts import (
     metric_list,
     stamped,
 )
+from tests.wording import Wording
 
 CLOSE = 2e-8
 """The reference has stamps as doubles, 240 ns apart; Chopper reads their decimals."""
@@ -105,7 +106,7 @@ def test_the_reference_numbers(reference: Run) -> None:
     assert row["lowest_mhz"] == 1980 - 15 * 8
 
 
-def test_every_view_of_samples_prints(reference: Run) -> None:
+def test_every_view_of_samples_prints(reference: Run, wording: Wording) -> None:
     for name in ("", *VIEWS):
         found = frame(reference, name)
         assert len(found) == (1 if name == "findings" else 32)
@@ -113,9 +114,9 @@ def test_every_view_of_samples_prints(reference: Run) -> None:
         assert "note: the view" not in text and "note: Losses" not in text
         assert json.loads(as_json(found))["rows"]
     assert "32 GPUs" in frame(reference, "overview").headline[0]
-    assert frame(reference, "comms").notes[0].startswith("Losses · communication needs a trace")
+    wording(frame(reference, "comms").notes[0], "communication")
     assert info_text(reference).startswith("run ")
-    assert frame(reference, "power", path=("3",)).notes[0].startswith("without a trace this view")
+    wording(frame(reference, "power", path=("3",)).notes[0], "without a trace")
     with pytest.raises(NoSuchNode):
         frame(reference, "", path=("99",))
 
@@ -216,21 +217,21 @@ def test_memory_power_is_no_part_of_the_energy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 9])
-def test_a_short_run_was_stopped(samples: int, tmp_path: Path) -> None:
+def test_a_short_run_was_stopped(samples: int, tmp_path: Path, wording: Wording) -> None:
     run = open_run(str(directory(tmp_path, 2, samples)), jobs=1)
-    assert run.status.startswith(f"OOM or stopped: {samples} samples of power of rank 0")
+    wording(run.status, "OOM", f"{samples} samples", "rank 0")
     assert run.status in frame(run, "overview").headline
     assert "energy" not in frame(run, "overview").headline[0]
     assert run.status in frame(run, "findings").labels
 
 
-def test_a_run_without_samples_was_stopped(tmp_path: Path) -> None:
+def test_a_run_without_samples_was_stopped(tmp_path: Path, wording: Wording) -> None:
     for rank in range(4):
         for name in ("gpu_power", "sm_clock"):
             (tmp_path / f"{name}_{rank}.csv").touch()
     run = open_run(str(tmp_path), jobs=1)
     assert len(run.gpus) == 4
-    assert run.status == "OOM or stopped: 4 of 4 ranks have empty files"
+    wording(run.status, "OOM", "4 of 4 ranks")
     for name in VIEWS:
         found = frame(run, name)
         assert not any(value == 0 for value in found.total.values())
@@ -238,11 +239,11 @@ def test_a_run_without_samples_was_stopped(tmp_path: Path) -> None:
     assert run.status in frame(run, "overview").headline
 
 
-def test_a_rank_without_samples_is_named(tmp_path: Path) -> None:
+def test_a_rank_without_samples_is_named(tmp_path: Path, wording: Wording) -> None:
     directory(tmp_path, 3, 20)
     (tmp_path / "gpu_power_1.csv").write_text("")
     run = open_run(str(tmp_path), jobs=1)
-    assert run.status == "OOM or stopped: 1 of 3 ranks have empty files"
+    wording(run.status, "OOM", "1 of 3 ranks")
     assert frame(run, "overview").total["sampled_energy_j"] is None
 
 
@@ -257,7 +258,7 @@ def test_a_foreign_stem_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_figures_of_nodes_are_of_nodes(tmp_path: Path) -> None:
+def test_figures_of_nodes_are_of_nodes(tmp_path: Path, wording: Wording) -> None:
     directory(tmp_path, 16, 12, ("gpu_power",))
     for rank in (0, 8):
         for port in (0, 1):
@@ -277,7 +278,7 @@ def test_figures_of_nodes_are_of_nodes(tmp_path: Path) -> None:
     assert "ib_read_bytes" not in run.sampled
     assert len(run.skipped) == 2
     assert "states of a processor" in run.skipped[0][1]
-    assert "node of rank 8: 33 kB received over InfiniBand" in frame(run, "overview").notes
+    wording.among(frame(run, "overview").notes, "rank 8", "33 kB", "InfiniBand")
 
 
 def test_gpus_are_those_of_traces_and_of_telemetry(tmp_path: Path) -> None:
@@ -326,7 +327,7 @@ def test_steadiness_compares_two_runs_of_samples(tmp_path: Path) -> None:
     assert "steady_gfx_mhz" in verdicts
 
 
-def test_a_log_of_nvidia_smi_is_a_run(tmp_path: Path) -> None:
+def test_a_log_of_nvidia_smi_is_a_run(tmp_path: Path, wording: Wording) -> None:
     lines = ["timestamp, index, power.draw [W], clocks.sm [MHz], temperature.gpu"]
     for second in range(30):
         for gpu in range(4):
@@ -341,10 +342,10 @@ def test_a_log_of_nvidia_smi_is_a_run(tmp_path: Path) -> None:
     assert total["sampled_energy_j"] == pytest.approx(29 * (4 * 500 + 6))
     found = frame(run, "findings")
     assert any("GPU 2 is hotter" in sentence for sentence in found.labels)
-    assert any("GPU 2 runs at up to 11.8 % lower clocks" in each for each in found.labels)
+    wording.among(found.labels, "GPU 2", "11.8 %")
 
 
-def test_idle_gpus_are_called_idle_and_not_slow(tmp_path: Path) -> None:
+def test_idle_gpus_are_called_idle_and_not_slow(tmp_path: Path, wording: Wording) -> None:
     lines = ["timestamp, index, power.draw [W], clocks.sm [MHz], utilization.gpu [%]"]
     for second in range(30):
         for gpu in range(6):
@@ -353,7 +354,8 @@ def test_idle_gpus_are_called_idle_and_not_slow(tmp_path: Path) -> None:
             lines.append(f"{stamp}, {gpu}, {watts}.00 W, {mhz} MHz, {int(used)} %")
     (tmp_path / "gpu.csv").write_text("\n".join([*lines, ""]))
     found = frame(open_run(str(tmp_path), jobs=1), "findings")
-    assert found.labels == ["GPUs 1 and 4 are idle: the mean utilization is below 1.0 %"]
+    (note,) = found.labels
+    wording(note, "GPUs 1 and 4", "idle", "1.0 %")
 
 
 LOGS = [
@@ -393,12 +395,12 @@ def test_a_log_of_each_tool_alone_is_a_run(
     assert all(known[gpu] is None for gpu in known.keys() - watts.keys())
 
 
-def test_samples_without_times_have_means_and_no_energy(tmp_path: Path) -> None:
+def test_samples_without_times_have_means_and_no_energy(tmp_path: Path, wording: Wording) -> None:
     (tmp_path / "dcgm.txt").write_text(DCGM_DMON)
     run = open_run(str(tmp_path), jobs=1)
     found = frame(run, "overview")
     assert "window_ns" not in found.values and "sampled_energy_j" not in found.values
-    assert any("the samples have no times" in note for note in found.notes)
+    wording.among(found.notes, "no times", "numbered")
     # The device's own counter knows the energy, with or without times.
     own = frame_of(run, View(run.name, name="overview", columns=("counted_energy_j",)))
     assert [own.row(at)["counted_energy_j"] for at in (0, 1)] == [70, 64]
@@ -410,7 +412,9 @@ def test_samples_without_times_have_means_and_no_energy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gap", [0, 30])
-def test_the_first_window_of_spans_counts_like_the_others(tmp_path: Path, gap: int) -> None:
+def test_the_first_window_of_spans_counts_like_the_others(
+    tmp_path: Path, gap: int, wording: Wording
+) -> None:
     """Five windows of 10 s, of 5000 J and more; what was drawn between windows isn't known."""
     lines = ["start_time,window_name,elapsed_time,gpu0_energy,cpu0_energy"]
     begins = [1760000000 + 10 * at + gap * (at > 1) for at in range(5)]
@@ -422,7 +426,8 @@ def test_the_first_window_of_spans_counts_like_the_others(tmp_path: Path, gap: i
     assert total["window_ns"] == (50 + gap) * 10**9
     assert total["mean_power_w"] == pytest.approx(500.2)
     assert frame(run, "").total["energy_j"] == (None if gap else pytest.approx(25_010))
-    assert run.telemetry[0].notes == ("CPU 0: 35 J in 50 s of windows, 0.7 W.",)
+    (note,) = run.telemetry[0].notes
+    wording(note, "CPU 0", "35 J", "50 s", "0.7 W")
 
 
 def test_samples_of_a_node_alone_show_in_every_view(tmp_path: Path) -> None:
@@ -465,7 +470,9 @@ def test_very_many_samples_share_rows_with_the_same_means(
         assert rows[1].row(place) == pytest.approx(rows[0].row(place), rel=1e-9)
 
 
-def test_a_view_of_telemetry_alone_has_no_parts_of_the_run(tmp_path: Path) -> None:
+def test_a_view_of_telemetry_alone_has_no_parts_of_the_run(
+    tmp_path: Path, wording: Wording
+) -> None:
     run = open_run(str(directory(tmp_path, 2, 10)), jobs=1)
     notes = frame_of(run, View(run.name, ("0",), name="power")).notes
-    assert any("explore has its parts" in note for note in notes)
+    wording.among(notes, "explore")

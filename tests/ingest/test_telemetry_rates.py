@@ -14,6 +14,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
 from chopper_tui.actions.shape import signal_options
+from tests.wording import Wording
 
 BASE_NS = 1_754_585_900_000_000_000
 MS = 1_000_000
@@ -89,7 +90,7 @@ def test_energy_is_that_of_the_counter(run: Run) -> None:
     assert energy["d"] == pytest.approx(100 * 0.015)
 
 
-def test_a_gpu_s_clock_is_that_of_its_xcds_and_each_is_a_column(run: Run) -> None:
+def test_a_gpu_s_clock_is_that_of_its_xcds_and_each_is_a_column(run: Run, wording: Wording) -> None:
     assert column(run, "gfx_mhz.xcd0")["b"] == pytest.approx(1200)
     assert column(run, "gfx_mhz.xcd1")["b"] == pytest.approx(900)
     assert column(run, "gfx_mhz")["b"] == pytest.approx((1200 + 900) / 2)
@@ -102,7 +103,7 @@ def test_a_gpu_s_clock_is_that_of_its_xcds_and_each_is_a_column(run: Run) -> Non
     )
     assert held == {"a": False, "b": True, "c": False, "d": False}
     assert frame.total["gfx_mhz.xcd9"] is None
-    assert "no telemetry of xcd9 for gfx_mhz" in frame.columns[1].missing_because
+    wording(frame.columns[1].missing_because, "xcd9", "gfx_mhz")
 
 
 def test_residencies_are_of_the_time_before_their_stamp(run: Run) -> None:
@@ -113,12 +114,12 @@ def test_residencies_are_of_the_time_before_their_stamp(run: Run) -> None:
     assert column(run, "throttle_pct")["c"] == 0.0
 
 
-def test_parts_are_signals_to_choose_but_not_to_step_through(run: Run) -> None:
+def test_parts_are_signals_to_choose_but_not_to_step_through(run: Run, wording: Wording) -> None:
     own = [name for name in run.signal_names if "." not in name]
     assert list(run.signal_names[: len(own)]) == own
     assert {"gfx_mhz.xcd0", "xgmi_read_gbps.link1", "throttle_pct.ppt"} < set(run.signal_names)
     shown = {name: why for name, _, why in signal_options(run)}
-    assert shown["gfx_mhz.xcd0"] == "Of xcd0: clock of the compute units"
+    wording(shown["gfx_mhz.xcd0"], "xcd0")
 
 
 MEANS = [

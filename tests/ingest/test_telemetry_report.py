@@ -9,6 +9,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.render.info import describe
 from chopper_tui.cli import main
+from tests.wording import Wording
 
 LOG = (
     "timestamp,gpu,power_usage,gfx_clk\n"
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_a_log_holds(folder: Path) -> None:
+def test_what_a_log_holds(folder: Path, wording: Wording) -> None:
     report = describe(open_run(str(folder), jobs=1))
     power, clock = report["samples"]["power_w"], report["samples"]["gfx_mhz"]
     assert (power["samples"], power["min"], power["max"]) == (2, 650.0, 700.0)
@@ -30,21 +31,23 @@ def test_what_a_log_holds(folder: Path) -> None:
     assert power["last_ns"] - power["first_ns"] == 2_000_000_000
     assert [each["device"] for each in report["identities"]] == ["gpu 0", "gpu 1"]
     (found,) = report["telemetry"]
-    assert any("gfx_mhz that can't be parsed" in note for note in found["notes"])
+    wording.among(found["notes"], "gfx_mhz")
 
 
-def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     assert main(["info", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert "no traces and no counters" in shown
-    assert "power_w: 2 samples, 650 to 700, 2.000 s from 2025-08-07 16:58:20" in shown
-    assert "1 value of gfx_mhz that can't be parsed" in shown
+    wording.among(shown, "no traces", "no counters")
+    wording.among(shown, "power_w: 2 samples, 650 to 700", "2.000 s", "2025-08-07 16:58:20")
+    wording.among(shown, "1 value of gfx_mhz")
 
 
-def test_it_opens_as_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_opens_as_a_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     assert main(["show", f"{folder}?base=total", "--format", "text"]) == 0
     shown = capsys.readouterr().out
-    assert "no trace: rows are intervals between samples" in shown
+    wording.among(shown, "no trace")
     # Two samples of power make an energy, of one sampling period: it and its total are marked.
     # A single sample of a clock makes no window.
     assert [line.split()[2] for line in shown.splitlines()[2:4]] == ["~1350", "~1350"]

@@ -15,6 +15,7 @@ from chopper_core.model.table import Category
 from chopper_core.render.info import info_text
 from chopper_core.views.query import query
 from tests.align.traces import TinyTrace
+from tests.wording import Wording
 
 BASE_NS = 1_700_000_000_000_000_000
 
@@ -52,7 +53,7 @@ def traced(path: Path, rank: int, active: float, base_ns: int = 0, category: str
 @pytest.mark.parametrize("category", ["", "hardware_counters"])
 @pytest.mark.parametrize("base_ns", [0, BASE_NS])
 def test_counters_of_a_trace_are_signals_of_its_gpu(
-    tmp_path: Path, base_ns: int, category: str
+    tmp_path: Path, base_ns: int, category: str, wording: Wording
 ) -> None:
     for rank in range(2):
         traced(tmp_path / f"rank{rank}.json", rank, 80 - 10 * rank, base_ns, category)
@@ -66,10 +67,11 @@ def test_counters_of_a_trace_are_signals_of_its_gpu(
         assert source.events["hardware_counters"] == 60
         assert "hardware_counters" not in source.unused
     assert [each.unused for each in run.telemetry] == [{"NVLink RX": 20}] * 2
-    assert {each.method for each in run.telemetry} == {"known: its clock is the trace's"}
+    (method,) = {each.method for each in run.telemetry}
+    wording(method, "known", "the trace's")
 
 
-def test_use_of_units_is_shown_where_counters_are(tmp_path: Path) -> None:
+def test_use_of_units_is_shown_where_counters_are(tmp_path: Path, wording: Wording) -> None:
     """As columns of any view, over time, in `overlap` as it spreads over samples, in `info`."""
     run = open_run(str(traced(tmp_path / "rank0.json", 0, 80)), jobs=1)
     charts = query(run, parse("R?view=overlap")).charts
@@ -77,8 +79,7 @@ def test_use_of_units_is_shown_where_counters_are(tmp_path: Path) -> None:
     assert isinstance(chart, LineChart)
     # All 16 samples at whose middle compute runs are at 80 %.
     assert set(np.concatenate(list(chart.x)).round(3).tolist()) == {80.0}
-    text = info_text(run, 100)
-    assert "units were sampled over time: sm_active_pct" in " ".join(text.split())
+    wording.among(info_text(run, 10_000), "sampled over time", "sm_active_pct")
     lanes = query(run, parse("R?view=timeline&metric=sm_active_pct")).charts
     assert lanes
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.ingest.batches import gather
-from chopper_core.model.cubes import Cubes
+from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.view import View, enter, pivot
@@ -20,6 +21,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.views.find import find_everywhere
+from chopper_core.views.overview import preview
 from chopper_core.views.query import query
 from tests.conftest import ROOT as ROOT_FOLDER
 from tests.limited import within
@@ -101,6 +103,23 @@ LAYER = enter(PHASE, "7")
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_split_of_the_whole_run_needs_its_sums_only(run: Run, level: str) -> None:
     assert touched(run, pivot(ROOT, level)) <= PROBED
+
+
+def test_the_parts_of_a_step_need_the_sums_of_the_run_only(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its headline and its bar, where GPUs are as many as in runs of 10,000."""
+    monkeypatch.setattr("chopper_core.model.cubes._MAX_BY_GPU", 1)
+    plain = read_store(stored)
+    table = plain.table.with_measured(breakdown_columns(plain.table, None))
+    # Of so many GPUs the sums by GPU are more than those by phase.
+    cubes = {frozenset(cube.levels): cube for cube in summarise(table) if cube.levels != ("gpu",)}
+    measured = {name: values.view(Counted) for name, values in table.measured.items()}
+    table = replace(table, measured=measured)
+    run = replace(plain, table=table, cubes=Cubes(table, cubes))
+    Counted.touched = 0
+    assert preview(run, View("R", name="overview")) is not None
+    assert Counted.touched <= PROBED
 
 
 @pytest.mark.parametrize("level", LEVELS)

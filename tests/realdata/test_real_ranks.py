@@ -16,12 +16,13 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
 from tests.support import rows_of
+from tests.wording import Wording
 
 Open = Callable[[str], Run]
 FIRST_SEND_RECV_US = (2146, 7635, 518, 6132, 4882, 4679, 514, 10)
 
 
-def test_the_first_send_recv_of_dlrm_waits_for_rank_7(opened: Open) -> None:
+def test_the_first_send_recv_of_dlrm_waits_for_rank_7(opened: Open, wording: Wording) -> None:
     run = opened("v100_dlrm_8rank")
     found = query(run, parse("R?view=comms&of=0"))
     rows = rows_of(found)
@@ -31,7 +32,7 @@ def test_the_first_send_recv_of_dlrm_waits_for_rank_7(opened: Open) -> None:
         assert rows[str(gpu)]["wait_ns"] == pytest.approx(1000 * (duration - 10), abs=2000)
     assert rows["7"]["wait_ns"] == 0
     assert found.labels[-1] == "7"
-    assert found.headline[0].startswith("all_to_all 0: GPU 7 arrives last")
+    wording(found.headline[0], "all_to_all 0", "GPU 7", "last")
     each = query(run, parse("R?view=comms&by=collective"))
     assert [each.row(n)["last_gpu"] for n in range(5)] == ["GPU 7"] * 5
 

@@ -23,6 +23,7 @@ from chopper_core.record.command import RecordOptions, record
 from chopper_core.record.counters import SETS, accepted, check_tool, planned, run_passes
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.cli import main
+from tests.wording import Wording
 
 SLOTS = {"SQ": 8, "TCC": 4, "TCP": 4, "GRBM": 2, "TA": 2}
 """Of MI300X, by AMD's rocprof-compute."""
@@ -88,11 +89,14 @@ def test_a_set_that_does_not_exist(spec: str) -> None:
         planned(spec)
 
 
-def test_what_the_gpu_refuses_is_halved_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_gpu_refuses_is_halved_or_left_out(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     said: list[str] = []
     monkeypatch.setenv("ROCPROF", json.dumps({"limit": 2, "unknown": ["C"]}))
     assert accepted([("A", "B", "C", "D", "E")], said.append) == [("A", "B"), ("D", "E")]
-    assert said == ["C is left out: rocprofv3-avail says that this GPU can't count it"]
+    (note,) = said
+    wording(note, "C is", "rocprofv3-avail")
     # A tool that accepts nothing finds no GPU: it says nothing about counters.
     monkeypatch.setenv("ROCPROF", json.dumps({"limit": 0}))
     assert accepted([("A", "B", "C")], said.append) == [("A", "B", "C")]
@@ -141,7 +145,7 @@ def begun(tmp_path: Path) -> Path:
 
 
 def test_passes_are_resumed_and_one_that_fails_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wording: Wording
 ) -> None:
     run, log = begun(tmp_path), tmp_path / "log"
     command = [sys.executable, "-c", f"open({str(log)!r}, 'a').write('x')"]
@@ -149,7 +153,7 @@ def test_passes_are_resumed_and_one_that_fails_leaves_the_others(
     said: list[str] = []
     refusing = {**os.environ, "ROCPROF": json.dumps({"refuse": ["B"]})}
     run_passes(run, command, passes, refusing, said.append)
-    assert said[2] == "counter pass 2 of 3 failed: ended by signal 6"
+    wording(said[2], "pass 2 of 3", "signal 6")
     found = manifest.read_manifest(run)
     assert found is not None
     assert {name: each.state for name, each in found.passes.items()} == {
@@ -223,7 +227,7 @@ sys.exit(len([*out.glob(f"*-{number}")]) != 2)
 
 
 def test_a_pass_counts_on_one_node_while_the_others_run_along(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wording: Wording
 ) -> None:
     run, said = tmp_path / "run", dict[str, list[str]]()
     (tmp_path / "out").mkdir()
@@ -255,13 +259,14 @@ def test_a_pass_counts_on_one_node_while_the_others_run_along(
     assert [each.state for each in found.passes.values()] == ["done", "done"]
     # The command ran three times on each node, and each time with the other's.
     assert len([*(tmp_path / "out").iterdir()]) == 6
-    assert said["other"][-2:-1] == ["counter pass of the first node: MfmaUtil"]
+    (note,) = said["other"][-2:-1]
+    wording(note, "first node", "MfmaUtil")
     # A node that isn't to take part is named, and holds nothing up for long.
     shutil.rmtree(run)
     monkeypatch.setattr(recording, "_PASSES_S", 0.2)
     both("")
     (why,) = (each for each in said["first"] if each.startswith("counters are not collected"))
-    assert "other runs a command of its own without --counters" in why
+    wording(why, "other ", "--counters")
 
 
 ROCTX = """
@@ -282,7 +287,7 @@ TRAIN = Path(__file__).parent / "fake" / "train.py"
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="builds a stand-in for roctx with cc")
 def test_passes_have_the_steps_and_ranges_of_the_trace(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wording: Wording
 ) -> None:
     log, run = tmp_path / "roctx.log", tmp_path / "run"
     monkeypatch.setenv("ROCTX_LOG", str(log))
@@ -299,7 +304,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     command = [sys.executable, str(TRAIN), "8", "save"]
     monkeypatch.setenv("OUT", str(tmp_path))
     assert record(options, command, said.append) == 0
-    assert said[-1].startswith("run with 1 GPU, 2 steps, 1 counter pass in ")
+    wording(said[-1].partition(" (")[0], "1 GPU, 2 steps, 1 counter", str(run))
     # It ended with its window, and not with the job.
     (state,) = (run / ".counters" / "processes").glob("*.json")
     assert json.loads(state.read_text())["step"] == 6
@@ -317,7 +322,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     # A directory that has its trace gets the passes that it lacks.
     more = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES,MfmaUtil")
     assert record(more, command, said.append) == 0
-    assert said[-1].startswith("run with 1 GPU, 2 steps, 2 counter passes in ")
+    wording(said[-1].partition(" (")[0], "1 GPU, 2 steps, 2 counter", str(run))
     found = manifest.read_manifest(run)
     assert found is not None
     assert [each.counters for each in found.passes.values()] == [["SQ_WAVES"], ["MfmaUtil"]]
@@ -326,4 +331,4 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     assert record(short, command, said.append) == 0
     found = manifest.read_manifest(run)
     assert found is not None
-    assert found.passes["pass_3"].reason == "it ended in step 7, before any was counted"
+    wording(found.passes["pass_3"].reason, "step 7")

@@ -19,6 +19,7 @@ from chopper_core.record.anchors import (
     take_anchor,
 )
 from chopper_core.util.errors import DataError
+from tests.wording import Wording
 
 SECOND = 1_000_000_000
 BOOT, DAY = 50_000 * SECOND, 1_754_585_900 * SECOND
@@ -57,14 +58,14 @@ def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
     assert found.versions["python"]
 
 
-def test_a_manifest_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_a_manifest_that_is_damaged_is_named(tmp_path: Path, wording: Wording) -> None:
     manifest.start_manifest(tmp_path, ["true"])
     (tmp_path / "processes").mkdir()
     (tmp_path / "processes" / "n1-5.json").write_text('{"host": "n1", "pid": "five"}')
     found = manifest.read_manifest(tmp_path)
     assert found is not None and found.processes == []
     (note,) = found.notes
-    assert note.startswith(f"{tmp_path}/processes/n1-5.json isn't a manifest")
+    wording(note, f"{tmp_path}/processes/n1-5.json")
     (tmp_path / "run.json").write_text('{"schema": "chopper.record/1", "command"')
     with pytest.raises(DataError, match=r"run\.json isn't a manifest"):
         manifest.read_manifest(tmp_path)
@@ -118,17 +119,17 @@ def test_offsets_are_those_of_the_tightest_anchor() -> None:
     assert clock_steps(anchors) == []
 
 
-def test_after_a_step_the_nearest_anchor_counts() -> None:
+def test_after_a_step_the_nearest_anchor_counts(wording: Wording) -> None:
     anchors = [anchor(0), anchor(10), anchor(20, set_s=1.5), anchor(30, set_s=1.5)]
     early = offset_between(anchors, MONOTONIC, EPOCH, DAY + 4 * SECOND)
     late = offset_between(anchors, MONOTONIC, EPOCH, DAY + 40 * SECOND)
     assert early == Offset(DAY - BOOT, 201, 2)
     assert late == Offset(DAY - BOOT + 3 * SECOND // 2, 201, 2)
     (step,) = clock_steps(anchors)
-    assert step.startswith("the clock was set by +1.5 s in the 10 s before")
+    wording(step, "+1.5 s", "10 s")
     # CLOCK_REALTIME runs on while the host sleeps, as CLOCK_BOOTTIME does.
     (slept,) = clock_steps([anchor(0), anchor(10, slept_s=60, set_s=60)])
-    assert slept.startswith("the host slept 60 s in the 10 s before")
+    wording(slept, "60 s", "10 s")
 
 
 def test_an_anchor_reads_the_clocks_between_two_reads() -> None:

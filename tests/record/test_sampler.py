@@ -19,6 +19,7 @@ from chopper_core.record.manifest import NODES, RecordedNode, name_of_host
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import sampler as own_format
+from tests.wording import Wording
 
 MS = 1_000_000
 PERIOD_MS, REFRESH_MS = 100, 10
@@ -220,7 +221,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     [("amd-smi", 500.0, ClockDomain.EPOCH), ("nvidia-smi", 612.5, ClockDomain.LOCAL)],
 )
 def test_without_a_library_a_tool_writes_the_file(
-    tmp_path: Path, tool: str, watts: float, clock: ClockDomain
+    tmp_path: Path, tool: str, watts: float, clock: ClockDomain, wording: Wording
 ) -> None:
     run, folder = tmp_path / "run", tmp_path / "bin"
     folder.mkdir()
@@ -229,7 +230,7 @@ def test_without_a_library_a_tool_writes_the_file(
     (folder / tool).chmod(0o755)
     assert sampled(run, environment("", tmp_path), has_lines(run / TELEMETRY, 3)) == 0
     node = node_of(run)
-    assert node.library == f"{tool}, a sample a second at best"
+    wording(node.library, tool)
     assert node.files[0] == TELEMETRY
     rows = (run / TELEMETRY).read_text().splitlines()[1:]
     assert 0 < node.samples <= len(rows)

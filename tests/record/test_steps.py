@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.ingest.follow import Follower, follow_lines
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow_lines import follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards
@@ -30,6 +31,7 @@ from chopper_core.record.manifest import RING, STEPS
 from chopper_core.sources.trainer.step_ring import RingReader, read
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from tests.wording import Wording
 
 FAKE = Path(__file__).parent / "fake"
 TRAIN = str(FAKE / "train.py")
@@ -55,12 +57,12 @@ def entries(path: Path) -> list[tuple[int, ...]]:
     return [struct.unpack_from("<8q", content, 80 + 64 * at) for at in range(count)]
 
 
-def test_a_recording_without_windows_has_every_step(tmp_path: Path) -> None:
+def test_a_recording_without_windows_has_every_step(tmp_path: Path, wording: Wording) -> None:
     run, said = tmp_path / "run", list[str]()
     command = [sys.executable, TRAIN, "12", "eval", "save", "accumulate"]
     assert record(RecordOptions(run, steps=0), command, said.append) == 0
     assert len(said) == 1
-    assert said[0].startswith(f"run with the time of each step of 1 process in {run} (")
+    wording(said[0].partition(" (")[0], "1 process", str(run))
     (ring,) = (run / STEPS).glob(f"*{RING}")
     found = entries(ring)
     assert [each[0] for each in found] == list(range(11))
@@ -216,7 +218,7 @@ def test_the_steps_of_a_job() -> None:
     assert steps.job().number[-1] == 59
 
 
-def test_a_stall_names_who_is_where() -> None:
+def test_a_stall_names_who_is_where(wording: Wording) -> None:
     steps, began_s = RecentSteps(), START_NS / 1e9
     for rank in range(3):
         steps.add(f"r{rank}", now(rank, 9), rows(*((at, 100) for at in range(9))), began_s)
@@ -228,7 +230,7 @@ def test_a_stall_names_who_is_where() -> None:
     assert steps.stall(began_s + 200).startswith("no step for 3 min: ")
     steps.add("r1", now(1, 8, doing="an evaluation"), rows(), began_s + 50)
     assert steps.stall(began_s + 90) == ""
-    assert steps.doing(began_s + 90) == "rank 1 is in an evaluation for 40 s"
+    wording(steps.doing(began_s + 90), "rank 1 ", "evaluation", "40 s")
 
 
 def test_a_job_that_is_started_again_is_followed() -> None:

@@ -13,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.render import as_json
 from chopper_core.views.query import query
 from tests.demo import demo_run
+from tests.wording import Wording
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_pictures_are_there_only_where_they_are_asked_for(run: Run) -> None:
     assert {name: each for name, each in drawn.items() if name != "pictures"} == found
 
 
-def test_rows_are_cut_at_200_and_at_100_kb_and_counted(run: Run) -> None:
+def test_rows_are_cut_at_200_and_at_100_kb_and_counted(run: Run, wording: Wording) -> None:
     gemms = "R?view=kernels&by=kernel&columns=" + ",".join(["elapsed_ns", "idle_ns"])
     total = len(query(run, parse(gemms)))
     for address, most in (("R?view=graph&by=node", 200), (gemms, 200)):
@@ -40,18 +41,18 @@ def test_rows_are_cut_at_200_and_at_100_kb_and_counted(run: Run) -> None:
         assert found["rows_shown"] == len(found["rows"]) <= most and size <= 100_000
         assert found["rows_total"] == len(query(run, parse(address)))
         if found["rows_shown"] < found["rows_total"]:
-            assert "rows left out by the limit" in found["notes"][-1]
+            wording(found["notes"][-1], "rows left out")
     asked, size = answer(run, "R?view=graph&by=node", limit=600)
     assert asked["rows_shown"] == 600 and size > 100_000
     assert answer(run, gemms, limit=10**6)[0]["rows_shown"] == total
 
 
-def test_a_name_of_many_bytes_is_cut_to_the_size_too() -> None:
+def test_a_name_of_many_bytes_is_cut_to_the_size_too(wording: Wording) -> None:
     names = [f"{number:03}" + "\u3042" * 3_000 for number in range(60)]
     rows = [Row(100 * place, 50, kernel=name) for place, name in enumerate(names)]
     found, size = answer(run_of(rows), "R?order=kernel")
     assert 1 < found["rows_shown"] < found["rows_total"] == 60 and size <= 100_000
-    assert "rows left out by the limit of 100 kB" in found["notes"][-1]
+    wording(found["notes"][-1], "rows left out", "100 kB")
     longest = run_of([Row(0, 50, kernel="x" * 200_000)])
     found, size = answer(longest, "R?order=kernel")
     assert (found["rows_shown"], found["rows_total"]) == (0, 1) and size <= 100_000

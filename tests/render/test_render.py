@@ -26,6 +26,7 @@ from chopper_core.render.exchange import json_text
 from chopper_core.render.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline
 from chopper_core.util.escape import clean
 from chopper_core.views.query import query
+from tests.wording import Wording
 
 RUN = sample_run()
 STANDARD = {
@@ -58,13 +59,13 @@ def test_json_follows_its_schema(address: str) -> None:
         assert document["total"][state] == sum(row[state] for row in document["rows"])
 
 
-def test_a_limit_is_said() -> None:
+def test_a_limit_is_said(wording: Wording) -> None:
     frame = query(RUN, View("s"))
     document = json.loads(render_frame(frame, "json", limit=1))
     assert len(document["rows"]) == 1
-    assert "3 of 4 rows left out by the limit of 1" in document["notes"]
-    assert "3 of 4 rows left out" in render_frame(frame, "text", limit=1)
-    assert "3 of 4 rows left out" in render_frame(frame, "markdown", limit=1)
+    wording.among(document["notes"], "3 of 4 rows", "limit of 1")
+    wording.among(render_frame(frame, "text", limit=1), "3 of 4 rows")
+    wording.among(render_frame(frame, "markdown", limit=1), "3 of 4 rows")
 
 
 def test_csv_holds_the_figures_of_json() -> None:
@@ -97,10 +98,10 @@ def test_the_same_cells_in_text_and_markdown() -> None:
     assert text.split()[:4] == [cell.strip() for cell in markdown.split("|")[1:5]]
 
 
-def test_generated_data_says_so_everywhere() -> None:
+def test_generated_data_says_so_everywhere(wording: Wording) -> None:
     frame = query(RUN, View("s"))
     for format_name in ("text", "markdown", "json"):
-        assert "generated data, not measured" in render_frame(frame, format_name)
+        wording.among(render_frame(frame, format_name), "generated data")
 
 
 @given(st.text(max_size=60))

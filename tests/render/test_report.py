@@ -22,6 +22,7 @@ from chopper_tui.cli import main
 from chopper_tui.draw.page import LOOK
 from tests.demo import demo_run, small_files
 from tests.tui.explorer import sample_run
+from tests.wording import Wording
 
 _VOID = {"meta", "br"}
 
@@ -126,18 +127,19 @@ def test_it_shows_the_slowest_step_and_what_a_fix_would_bring(demo_page: str) ->
     assert "<em>Try:</em>" in demo_page
 
 
-def test_the_head_says_when_where_and_by_what_a_run_was_made() -> None:
+def test_the_head_says_when_where_and_by_what_a_run_was_made(wording: Wording) -> None:
     facts = {"command": "torchrun train.py", "started": "2026-01-02 03:04:05 UTC",
              "revision": "abc123"}  # fmt: skip
     recording = RecordingSummary(facts, (), hosts=("n1",), job="Slurm 42")
     run = replace(sample_run(), recordings=(recording,))
     found = head_facts(run)
-    assert found["quality"].startswith("4 of 4 ranks, 4 GPUs; no hardware counters")
+    wording(found["quality"], "4 of 4 ranks", "4 GPUs", "no hardware counters")
     told = {name: text for name, text in found.items() if name != "quality"}
     assert told == {"date": facts["started"], "host": "n1", "job": "Slurm 42",
                     "command": facts["command"], "commit": "abc123"}  # fmt: skip
     alone = head_facts(replace(run, recordings=()))
-    assert {alone[name] for name in told} == {"not in the files"}
+    (lacking,) = {alone[name] for name in told}
+    wording(lacking, "not in the files")
     page = page_of(run)
     assert "<dt>job</dt><dd>Slurm 42</dd>" in page and "<dt>quality</dt>" in page
 

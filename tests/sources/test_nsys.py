@@ -12,6 +12,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.table import Category, Kind
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from tests.wording import Wording
 
 EPOCH_NS = 1_768_000_000_000_000_000
 SCHEMA = """
@@ -73,15 +74,17 @@ def write(path: Path, processes: int = 1, kernels: bool = True) -> Path:
     return path
 
 
-def test_a_database_that_was_read_is_in_no_list_of_others(tmp_path: Path) -> None:
+def test_a_database_that_was_read_is_in_no_list_of_others(tmp_path: Path, wording: Wording) -> None:
     write(tmp_path / "report.sqlite", processes=2)
     run = open_run(str(tmp_path), jobs=1)
     assert run.skipped == () and run.ranks == (0, 1)
-    origin = {source.rank_from for source in run.sources}
-    assert origin == {"processes of the report, in the order of their GPUs"}
+    (origin,) = {source.rank_from for source in run.sources}
+    wording(origin, "order of their GPUs")
 
 
-def test_what_nsight_systems_says_and_what_nothing_reads_is_in_info(tmp_path: Path) -> None:
+def test_what_nsight_systems_says_and_what_nothing_reads_is_in_info(
+    tmp_path: Path, wording: Wording
+) -> None:
     with sqlite3.connect(write(tmp_path / "report.sqlite")) as db:
         db.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp, source, severity, text)")
         db.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 1, 1, 'Started.'), (0, 1, 3, 'Lost.')")
@@ -90,10 +93,9 @@ def test_what_nsight_systems_says_and_what_nothing_reads_is_in_info(tmp_path: Pa
     db.close()
     run = open_run(str(tmp_path), jobs=1)
     source = run.sources[0]
-    assert "Nsight Systems says: Lost." in source.losses
-    assert [doubt.sentence for doubt in run.doubts] == [
-        "the profiler says that it lost data: Lost."
-    ]
+    wording.among(source.losses, "Lost.")
+    (note,) = [doubt.sentence for doubt in run.doubts]
+    wording(note, "Lost.")
     assert not any("Started" in loss for loss in source.losses)
     assert source.unused == {"OSRT_API": 2}
 

@@ -43,6 +43,7 @@ from tests.align.traces import TinyTrace
 from tests.limited import NEEDS_LINUX
 from tests.programs.fuzz.seeds import SEEDS, small_trace
 from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
+from tests.wording import Wording
 
 
 def text_of(trace: TinyTrace) -> str:
@@ -66,7 +67,7 @@ def told(folder: Path) -> str:
     """What the run says; the good trace opens as if it were alone."""
     run = open_run(str(folder), jobs=1)
     assert len(run.table) == 16
-    return " ".join(info_text(run).split())
+    return info_text(run, 10_000)
 
 
 def packed(write: Callable[[Any], None]) -> bytes:
@@ -150,7 +151,8 @@ def test_links_that_lead_back_cost_nothing(folder: Path, monkeypatch: pytest.Mon
     (folder / "rank7.json").symlink_to("gone")
     text = told(folder)
     assert text.count("is a link to a directory, which is not followed") == 3
-    assert text.count("Too many levels of symbolic links") == 2 and "rank7.json" in text
+    assert text.count("Too many levels of symbolic links") == 2
+    assert "rank7.json" in text
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
     assert len(open_cached(str(folder), jobs=1).table) == 16
     (folder / "self").symlink_to("self")
@@ -196,11 +198,12 @@ def test_several_runs_are_not_described_as_one(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    wording: Wording,
 ) -> None:
     shutil.copy(folder / "rank0.json", folder / "other.json")
     monkeypatch.chdir(folder.parent)
     assert main([*command, str(folder)]) == 1
-    assert "is 2 runs: other, rank0; open one of them" in capsys.readouterr().err
+    wording(capsys.readouterr().err, "2 runs: other, rank0")
 
 
 def test_a_monitor_s_log_that_links_to_itself_is_named(tmp_path: Path) -> None:
@@ -214,37 +217,38 @@ def test_a_monitor_s_log_that_links_to_itself_is_named(tmp_path: Path) -> None:
 @NEEDS_LINUX
 @pytest.mark.parametrize("name", ["chakra", "packed chakra"])
 def test_a_pipe_is_checked_in_no_time(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     path = SEEDS[name](tmp_path)
     path.unlink()
     os.mkfifo(path)
     assert main(["check", str(tmp_path)]) == 1
-    assert f"{path.name}: is a pipe, not a file" in capsys.readouterr().out
+    wording(capsys.readouterr().out, f"{path.name}: ", "pipe")
 
 
 @NEEDS_LINUX
-def test_a_part_of_a_recording_that_is_a_pipe_is_named(tmp_path: Path) -> None:
+def test_a_part_of_a_recording_that_is_a_pipe_is_named(tmp_path: Path, wording: Wording) -> None:
     path = SEEDS["recorded nodes/n1.json"](tmp_path)
     path.unlink()
     os.mkfifo(path)
-    assert "n1.json can't be read: It is a pipe, not a file" in told(tmp_path)
+    wording.among(told(tmp_path), "n1.json", "pipe")
 
 
 @pytest.mark.parametrize("part", ["run.json", "nodes/n1.json", "processes/n1-100.json"])
 @pytest.mark.parametrize("number", [2**62, -(2**63), 10**30])
 def test_a_recording_s_number_beyond_any_time_is_named(
-    part: str, number: int, tmp_path: Path
+    part: str, number: int, tmp_path: Path, wording: Wording
 ) -> None:
     path = SEEDS[f"recorded {part}"](tmp_path)
     text, found = re.subn(r"(?<=[:,])\d{2,}(?=[,}])", str(number), path.read_text())
     path.write_text(text)
-    assert found and f"{path.name} isn't a manifest of a recorded run: Expected `int`" in told(
-        tmp_path
-    )
+    assert found
+    wording.among(told(tmp_path), path.name, "Expected `int`")
 
 
-def test_an_unreadable_folder_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     closed, plain = folder / "closed", os.scandir
     closed.mkdir()
 
@@ -254,7 +258,7 @@ def test_an_unreadable_folder_is_named(folder: Path, monkeypatch: pytest.MonkeyP
         return plain(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert "closed: can't be read: Permission denied" in told(folder)
+    wording.among(told(folder), "closed: ", "Permission denied")
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + "/rank0.json", "~nobody-of-this-name/x"])
@@ -428,7 +432,7 @@ def test_a_time_that_is_none_costs_its_event(key: str, value: str, folder: Path)
     (folder / "rank0.json").write_text(text)
     run = open_run(str(folder), jobs=1)
     assert len(run.table) == 15
-    assert any("1 event without a valid time" in loss for loss in run.sources[0].losses)
+    assert any("1 event without a valid" in loss for loss in run.sources[0].losses)
 
 
 def test_of_a_key_that_comes_twice_the_last_counts(folder: Path) -> None:

@@ -15,6 +15,7 @@ from chopper_core.tables.database import opened_database
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import minimal_rocpd
 from tests.sources.test_rpd import write as write_rpd
+from tests.wording import Wording
 
 
 def while_written(path: Path, statement: str) -> Path:
@@ -39,13 +40,13 @@ def while_written(path: Path, statement: str) -> Path:
     ],
 )
 def test_what_lies_in_the_log_is_said_to_be_missing(
-    name: str, write: Callable[[Path], Path], statement: str, tmp_path: Path
+    name: str, write: Callable[[Path], Path], statement: str, tmp_path: Path, wording: Wording
 ) -> None:
     path = while_written(write(tmp_path / name), statement)
     before = sorted(each.name for each in path.parent.iterdir())
-    text = " ".join(info_text(open_run(str(path.parent))).split())
+    text = info_text(open_run(str(path.parent)), 10_000)
     assert f"{name}-wal (" in text and "missing here" in text
-    assert f"{name}-wal: belongs to the database next to it" in text
+    wording.among(text, f"{name}-wal: ")
     assert sorted(each.name for each in path.parent.iterdir()) == before, "nothing is written"
     path.with_name(f"{name}-wal").write_bytes(b"")
     assert "missing here" not in info_text(open_run(str(path.parent)))

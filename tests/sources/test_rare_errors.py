@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from chopper_core.extensions.chakra import et
+from chopper_core.ingest.counter_run import run_of_dispatches
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.untraced import run_of_dispatches
 from chopper_core.sources.counters import device_samples, rocpd
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.tables.database import opened_database
@@ -21,6 +21,7 @@ from tests.ingest.chakra_files import node, written
 from tests.programs.fuzz.seeds import SEEDS
 from tests.sources.counters.counter_writers import made_run, minimal_rocpd
 from tests.views.test_pipeline import dump
+from tests.wording import Wording
 
 
 def test_a_trace_without_a_byte(tmp_path: Path) -> None:
@@ -46,13 +47,13 @@ def test_more_chakra_nodes_than_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
         list(file)
 
 
-def test_two_traces_of_a_system_beside_its_log(tmp_path: Path) -> None:
+def test_two_traces_of_a_system_beside_its_log(tmp_path: Path, wording: Wording) -> None:
     SEEDS["astra-sim logger"](tmp_path)
     for name in "ab":
         (tmp_path / f"{name}.0.et").write_bytes(b"")
     run = open_run(str(tmp_path / "sim.txt"), jobs=1)
     said = [loss for source in run.sources for loss in (*source.losses, *source.notes)]
-    assert any("a.0.et and b.0.et both lie near the log" in each for each in said)
+    wording.among(said, "a.0.et and b.0.et")
 
 
 def test_steps_of_a_pipeline_that_take_years(tmp_path: Path) -> None:
@@ -77,11 +78,13 @@ def test_counters_without_a_dispatch() -> None:
         run_of_dispatches("R", [made_run([], {})], "")
 
 
-def test_rocpd_with_more_rows_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocpd_with_more_rows_than_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     monkeypatch.setattr("chopper_core.tables.database._ROWS_OF_ANY", -(10**6))
     path = minimal_rocpd(tmp_path / "1000_results.db", 1)
     notes = [note for run in rocpd.read(path) for note in run.losses.notes]
-    assert any("is damaged (it has more rows than fit into the file)" in note for note in notes)
+    wording.among(notes, "rocpd_kernel_dispatch", "damaged", "more rows")
 
 
 def test_rocpd_whose_dispatches_are_damaged(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from tests.conftest import ROOT
 from tests.demo import generated_files, small_files
 from tests.programs.fuzz.seeds import SEEDS
 from tests.support import sample_run
+from tests.wording import Wording
 
 ADDRESSES = (
     "R",
@@ -590,7 +591,7 @@ OLDER = {
 
 @pytest.mark.parametrize("schema", OLDER)
 def test_a_store_of_another_release_is_refused_in_one_sentence(
-    schema: str, trace: Path, tmp_path: Path
+    schema: str, trace: Path, tmp_path: Path, wording: Wording
 ) -> None:
     """Its cached run is read again from the traces, and takes its place."""
 
@@ -606,10 +607,7 @@ def test_a_store_of_another_release_is_refused_in_one_sentence(
         with pytest.raises(DataError) as refused:
             open_one(str(tmp_path / "old.chopper"))
         folder = tmp_path / "old.chopper"
-        assert str(refused.value) == (
-            f"{folder} was written by another version of Chopper; "
-            f"re-create it with: chopper ingest RUN -o {folder}"
-        )
+        wording(str(refused.value), f"{folder} was written", f"ingest RUN -o {folder}")
     cached = cache.directory() / cache.key_of(str(trace))
     folders.make_private(cache.directory())
     write(cached, str(trace), "origin")

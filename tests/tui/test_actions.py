@@ -24,6 +24,7 @@ from chopper_tui.widgets.dialogs import Chooser
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 from tests.tui.test_runs_screen import set_of_runs
+from tests.wording import Wording
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
@@ -204,16 +205,19 @@ async def test_an_action_that_has_nothing_to_act_on_says_so(view: str) -> None:
             assert says in at.status, (given, at.status)
 
 
-async def test_a_view_of_a_package_has_no_tab_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_view_of_a_package_has_no_tab_before_it(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     run = sample_run()
     async with explorer((120, 40), run, parse(f"{run.name}?view=whatif")) as at:
         monkeypatch.setattr(type(at.explore), "tabs", {})
         await at.press("shift+tab")
-        assert "this view has no place with tabs" in at.status
+        wording(at.status, "no place")
 
 
 async def test_what_cannot_be_copied_or_written_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
+    wording: Wording,
 ) -> None:
     monkeypatch.setattr("chopper_tui.actions.program.has_clipboard", lambda: False)
 
@@ -223,21 +227,21 @@ async def test_what_cannot_be_copied_or_written_is_a_sentence(
     monkeypatch.setattr("chopper_tui.export.publish", full)
     async with explorer((80, 24)) as at:
         await at.press("y")
-        assert "this terminal has no clipboard for the row; P writes a file" in at.status
+        wording(at.status, "clipboard", "P writes a file")
         await at.press("P")
-        assert "the snapshot can't be written" in at.status
+        wording(at.status, "snapshot")
 
 
 @pytest.mark.sweep
-async def test_one_run_that_is_marked_is_not_compared() -> None:
+async def test_one_run_that_is_marked_is_not_compared(wording: Wording) -> None:
     run = set_of_runs()
     async with explorer((100, 30), run, View(run.name, name="runs")) as at:
         await at.press("space", "=")
-        assert "one run is marked; mark another" in at.status
+        wording(at.status, "one run is marked")
         await at.press("space")
         await at.command("filter nothing")
         await at.press("=")
-        assert "there is no row to divide by" in at.status
+        wording(at.status, "divide by")
 
 
 def test_a_demo_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from chopper_tui.draw import signal_plot as plot
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.chart_panes import SignalPane
 from tests.tui.explorer import Driven, explorer, measured_run
+from tests.wording import Wording
 
 RUN = "sample.json"
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -80,20 +81,20 @@ async def test_out_of_the_scope_its_part_is_marked() -> None:
 
 
 @pytest.mark.sweep
-async def test_it_says_where_there_is_no_more() -> None:
+async def test_it_says_where_there_is_no_more(wording: Wording) -> None:
     async with explorer((80, 24), measured_run()) as at:
         await at.press("_")
-        assert at.status == "this is all of the run's time"
+        wording(at.status, "all of the run's time")
         for _ in range(40):
             await at.press("+")
         assert at.status == "maximum zoom"
         await at.press("c", "c", "+")
         assert "no chart shown" in at.status
         await at.press("c", "9", "+")
-        assert at.status == "this view has no chart to zoom"
+        wording(at.status, "no chart")
 
 
-async def test_pictures_of_views_are_zoomed_and_whole_again() -> None:
+async def test_pictures_of_views_are_zoomed_and_whole_again(wording: Wording) -> None:
     async with explorer((120, 40), measured_run()) as at:
         await at.command("view launch")
         whole = at.text()
@@ -102,7 +103,7 @@ async def test_pictures_of_views_are_zoomed_and_whole_again() -> None:
         await at.press("Z")
         assert at.text() == whole
         await at.press("-")
-        assert at.status == "this is the whole chart"
+        wording(at.status, "whole chart")
 
 
 @pytest.mark.sweep
@@ -174,7 +175,9 @@ def test_the_means_of_a_window_are_those_of_its_time() -> None:
     np.testing.assert_allclose(part.values, whole.values[:, : bins // 4], rtol=1e-4)
 
 
-def test_a_chart_of_very_many_gpus_shows_some_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chart_of_very_many_gpus_shows_some_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     run, view = measured_run(9), View(RUN, signal="busy_pct")
     every = signal_chart(run, view, 32)
     assert every.gpus == tuple(range(9)) and "busy % of 9 GPUs" in plot.plot_headline(
@@ -185,7 +188,7 @@ def test_a_chart_of_very_many_gpus_shows_some_and_says_so(monkeypatch: pytest.Mo
     assert len(set(some.gpus)) == 4 and set(some.gpus) < set(range(9))
     assert max(np.diff(sorted({-1, *some.gpus, 9}))) <= 3
     np.testing.assert_array_equal(some.values, every.values[list(some.gpus)])
-    assert "busy % of 4 of 9 GPUs" in plot.plot_headline(some, 90, UNICODE)
+    wording(plot.plot_headline(some, 90, UNICODE), "busy %", "4 of 9 GPUs")
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])

@@ -17,6 +17,8 @@ from tests.demo import demo_run
 from tests.tui.explorer import explorer
 from tests.tui.test_goldens import compare
 
+pytestmark = pytest.mark.golden
+
 SMALL, LARGE = (80, 24), (200, 60)
 LARGE_SCREENS = ("overview", "findings", "ranks", "timeline")
 """Few, so that a new metric changes few files; the fourth is the tree's first level."""

@@ -55,6 +55,7 @@ from chopper_tui.draw.pieces import series_fills, series_inks
 from chopper_tui.draw.timeline import KIND_INKS
 from tests.demo import demo_run
 from tests.support import Row, run_of
+from tests.wording import Wording
 
 NAN = float("nan")
 
@@ -372,9 +373,9 @@ def test_rows_are_beside_each_other_where_they_are_too_many() -> None:
     assert "GPU 0" in lines[1] and "GPU 4" in lines[1] and "GPU 7" in lines[4]
 
 
-def test_of_rows_that_do_not_fit_what_stands_out_is_shown() -> None:
+def test_of_rows_that_do_not_fit_what_stands_out_is_shown(wording: Wording) -> None:
     lines = text(rows_of(100), 80, 4)
-    assert lines[-1] == "96 more in the table"
+    wording(lines[-1], "96 more")
     assert any("GPU 3 " in line for line in lines)
 
 

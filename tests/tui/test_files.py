@@ -21,6 +21,7 @@ from chopper_tui.app import ChopperApp
 from chopper_tui.widgets.dialogs import Chooser
 from tests.align.traces import TinyTrace
 from tests.tui.explorer import Driven, explorer, sample_run
+from tests.wording import Wording
 
 
 def written(path: str, *durations_us: int) -> str:
@@ -40,12 +41,12 @@ async def wait_for(at: Driven, condition: Callable[[], bool]) -> None:
         await at.settle()
 
 
-async def test_an_export_is_written_and_named() -> None:
+async def test_an_export_is_written_and_named(wording: Wording) -> None:
     async with explorer((120, 30)) as at:
         await at.command("export parquet all.parquet")
-        assert at.status == "wrote the run as parquet: all.parquet"
+        wording(at.status, "parquet", "all.parquet")
         await at.command("export perfetto all.parquet")
-        assert "all.parquet exists already" in at.status
+        wording(at.status, "all.parquet", "exists")
         await at.command("export nonsense x")
         assert "unknown format 'nonsense'" in at.status
         await at.command("export perfetto")
@@ -55,11 +56,11 @@ async def test_an_export_is_written_and_named() -> None:
         assert "can't be written" in at.status
 
 
-async def test_within_a_step_the_export_is_of_that_step_on_all_gpus() -> None:
+async def test_within_a_step_the_export_is_of_that_step_on_all_gpus(wording: Wording) -> None:
     run = sample_run()
     async with explorer((120, 30), view=View(run.name, ("1", "11"))) as at:
         await at.command("export perfetto step.json")
-        assert at.status.startswith("wrote step 11 as perfetto: step.json")
+        wording(at.status, "step 11", "perfetto", "step.json")
         events = json.loads(Path("step.json").read_bytes())["traceEvents"]
         kernels = [each for each in events if each.get("cat") == "kernel"]
         table = run.table
@@ -68,17 +69,15 @@ async def test_within_a_step_the_export_is_of_that_step_on_all_gpus() -> None:
         assert {each["pid"] for each in kernels} == set(table.gpu.tolist())
 
 
-async def test_a_report_is_of_the_scope_and_never_replaces_a_file() -> None:
+async def test_a_report_is_of_the_scope_and_never_replaces_a_file(wording: Wording) -> None:
     async with explorer((120, 30), view=View("sample.json", ("3",))) as at:
         await at.command("report")
-        assert at.status == (
-            "wrote the report of GPU 3 as HTML: chopper-snapshots/sample.json-gpu3-report-1.html"
-        )
+        wording(at.status, "GPU 3", "HTML", "chopper-snapshots/sample.json-gpu3-report-1.html")
         page = Path("chopper-snapshots/sample.json-gpu3-report-1.html").read_text("utf-8")
         assert page.startswith("<!doctype html>") and "sample.json:gpu=3" in page
         Path("mine.html").write_text("kept")
         await at.command("report mine.html")
-        assert "mine.html exists already" in at.status
+        wording(at.status, "mine.html", "exists")
         assert Path("mine.html").read_text() == "kept"
 
 
@@ -131,11 +130,11 @@ async def test_an_opened_file_is_completed_by_its_name() -> None:
         assert at.explore.typed == "open first/"
 
 
-async def test_a_window_of_the_running_job_is_recorded() -> None:
+async def test_a_window_of_the_running_job_is_recorded(wording: Wording) -> None:
     run = replace(sample_run(), name=written("job", 10))
     async with explorer((120, 30), run) as at:
         await at.command("record")
-        assert at.status == "job has no running process with Chopper's hooks and a step"
+        wording(at.status, "job ", "no running process")
         start_manifest(Path("job"), ["train"])
         (Path("job") / "processes").mkdir()
         publish_part(
@@ -146,9 +145,7 @@ async def test_a_window_of_the_running_job_is_recorded() -> None:
         await at.command("record")
         first = json.loads(Path("job/trigger.json").read_bytes())["first"]
         assert first > 40
-        assert at.status == (
-            f"1 rank: recording from step {first} on; :watch shows them when they are written"
-        )
+        wording(at.status, "1 rank", f"step {first}", ":watch")
 
 
 async def test_the_palette_offers_them_and_asks_for_what_they_need() -> None:
@@ -184,7 +181,7 @@ async def test_runs_next_to_this_one_are_offered() -> None:
         await wait_for(at, lambda: at.explore.run.name.endswith("a9"))
 
 
-async def test_a_copy_says_in_which_form(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_says_in_which_form(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     monkeypatch.setattr("chopper_tui.actions.program.has_clipboard", lambda: True)
     async with explorer((120, 30)) as at:
         for key, says in (("y", "copied the row as text with tabs ("),
@@ -193,4 +190,4 @@ async def test_a_copy_says_in_which_form(monkeypatch: pytest.MonkeyPatch) -> Non
             await (at.command(key[1:]) if key[0] == ":" else at.press(key))
             assert at.status.startswith(says), at.status
         await at.command("snapshot csv x.csv")
-        assert at.status == "wrote the view as CSV: x.csv"
+        wording(at.status, "CSV", "x.csv")

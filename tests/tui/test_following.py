@@ -29,12 +29,13 @@ from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import _parser, main
 from chopper_tui.commands import explore
-from chopper_tui.commands.explore import _follower
+from chopper_tui.commands.following import follower_for
 from tests.demo import demo_run
 from tests.ingest.test_follow import HEADING, row
 from tests.ingest.test_run_sets import trace
 from tests.ingest.test_windows import STEP_GAP_US, ranks_of, written
 from tests.tui.explorer import Driven, explorer
+from tests.wording import Wording
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def publish(folder: Path, first: int, end: int, ring: StepRing | None = None) ->
 
 @pytest.mark.parametrize("has_gpus", [True, False])
 async def test_a_cursor_on_the_bars_of_steps_opens_those_that_were_traced(
-    folder: Path, has_gpus: bool
+    folder: Path, has_gpus: bool, wording: Wording
 ) -> None:
     """Steps 3 to 5 of those that the job published have traces."""
     if not has_gpus:
@@ -114,7 +115,7 @@ async def test_a_cursor_on_the_bars_of_steps_opens_those_that_were_traced(
         await driven.press("up")
         assert driven.status == "step 41: 20 ms"
         await driven.press("enter")
-        assert driven.status == "step 41 isn't traced; the nearest one that is: step 5"
+        wording(driven.status, "step 41", "step 5")
         await driven.press("g", "down", "down", "down", "down")
         assert driven.status.startswith("step 5: 20 ms, traced (")
         publish(folder, 43, 45, ring)
@@ -282,7 +283,7 @@ async def test_a_directory_of_runs_shows_those_that_come(
         assert main([command, *words]) == 0
         (follower,) = shown
     else:
-        follower = _follower(parse(str(sweep)), _parser().parse_args(words))
+        follower = follower_for(parse(str(sweep)), _parser().parse_args(words))
     monkeypatch.setattr(follow, "_PAUSE", 0)
     follower.every_s = 0.005
     app = ChopperApp(follower.open, parse(str(sweep)))

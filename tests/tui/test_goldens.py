@@ -11,6 +11,8 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE
 from tests.tui.explorer import explorer, measured_run
 
+pytestmark = pytest.mark.golden
+
 GOLDEN = Path(__file__).parent / "golden"
 DEEP = ("3", "11", "backward", "2")
 

@@ -8,17 +8,19 @@ from chopper_core.model.view import View
 from tests.allocating import allocating_run
 from tests.tui.explorer import explorer
 from tests.tui.test_sizes import check
+from tests.wording import Wording
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
-async def test_memory_fits_the_screen(size: tuple[int, int]) -> None:
+async def test_memory_fits_the_screen(size: tuple[int, int], wording: Wording) -> None:
     async with explorer(size, allocating_run(), View("R", name="memory")) as at:
         check(at, size)
         text = at.text()
-        assert "23.07 MB at the peak of GPU 1" in text and "before the trace" in text
+        wording.among(text, "23.07 MB", "peak of GPU 1")
+        wording.among(text, "before the trace")
         assert at.label == "mlp_up"
         await at.press("enter")
         assert at.frame.view.name == "" and at.path == ("mlp_up",)

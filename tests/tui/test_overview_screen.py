@@ -36,6 +36,7 @@ from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, PlaceLine, strip_of_tabs
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
+from tests.wording import Wording
 
 VIEW = View("sample.json", name="overview")
 
@@ -418,7 +419,7 @@ async def test_every_line_of_why_leads_somewhere() -> None:
         assert len(seen) >= 3
 
 
-async def test_a_click_on_a_title_sorts() -> None:
+async def test_a_click_on_a_title_sorts(wording: Wording) -> None:
     async with explorer((120, 40), measured_run(), View("sample.json")) as at:
         table = at.explore.table
         for sort in ("-gfx_mhz", "gfx_mhz"):
@@ -426,7 +427,8 @@ async def test_a_click_on_a_title_sorts() -> None:
             x, y = header.index("gfx MHz") + 3, 1  # in the border
             await at.pilot.click(FrameTable, offset=(x, y))
             await at.settle()
-            assert at.frame.sort == sort and at.status.startswith("gfx MHz: Clock of the")
+            assert at.frame.sort == sort
+            wording(at.status, "gfx MHz: ")
 
 
 async def test_the_first_paint_has_the_columns_and_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from tests.ingest.test_run_sets import trace
 from tests.tui.explorer import Driven, explorer
+from tests.wording import Wording
 
 
 def app_of(folder: Path, view: str = "") -> ChopperApp:
@@ -24,7 +25,7 @@ async def news_of(driven: Driven) -> str:
     return driven.lines()[1]
 
 
-def test_news_of_files(tmp_path: Path) -> None:
+def test_news_of_files(tmp_path: Path, wording: Wording) -> None:
     for rank in range(3):
         trace(tmp_path, rank, world=3)
     (tmp_path / "notes.md").write_text("old")
@@ -41,13 +42,13 @@ def test_news_of_files(tmp_path: Path) -> None:
     (tmp_path / "rank2.json").unlink()
     assert files.news() == "rank2.json deleted"
     (tmp_path / "rank0.json").unlink()
-    assert files.news() == "rank0.json and 1 more deleted"
+    wording(files.news(), "rank0.json", "1 more", "deleted")
     files.note(files.state())
     assert files.news() == ""
     (tmp_path / "rank1.json").rename(tmp_path / "rank1.json.old")
-    assert files.news() == "rank1.json renamed to rank1.json.old"
+    wording(files.news(), "rank1.json renamed", "rank1.json.old")
     (tmp_path / "rank3.json").unlink()
-    assert files.news() == "rank1.json renamed to rank1.json.old · rank3.json deleted"
+    wording(files.news(), "rank1.json renamed", "rank1.json.old", "rank3.json deleted")
 
 
 async def test_reload_keeps_the_place_and_the_row(tmp_path: Path) -> None:
@@ -70,12 +71,14 @@ async def test_reload_keeps_the_place_and_the_row(tmp_path: Path) -> None:
         assert driven.frame.total == wanted.total
 
 
-async def test_a_place_that_is_gone_gives_way_to_the_nearest_above(tmp_path: Path) -> None:
+async def test_a_place_that_is_gone_gives_way_to_the_nearest_above(
+    tmp_path: Path, wording: Wording
+) -> None:
     for rank in range(2):
         trace(tmp_path, rank, world=2)
     async with explorer(app=app_of(tmp_path, ":gpu=1/iteration=1")) as driven:
         (tmp_path / "rank1.json").unlink()
-        assert "rank1.json deleted · R reloads" in await news_of(driven)
+        wording(await news_of(driven), "rank1.json deleted")
         await driven.command(":reload")
         assert driven.path == () and "no gpu 1 here" in driven.status
         (tmp_path / "rank0.json").write_text("")

@@ -17,6 +17,7 @@ from chopper_core.model.view import Baseline
 from chopper_core.views import RUNS, SET_VIEWS, VIEWS
 from chopper_tui.actions import ACTIONS
 from tests.tui.explorer import explorer, measured_run, sample_run
+from tests.wording import Wording
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 
@@ -80,11 +81,13 @@ async def test_a_failed_run_says_why() -> None:
 
 
 @pytest.mark.sweep
-async def test_the_cards_of_a_set_have_no_outliers_and_no_columns_of_its_table() -> None:
+async def test_the_cards_of_a_set_have_no_outliers_and_no_columns_of_its_table(
+    wording: Wording,
+) -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.command("view findings")
         await at.press("e")
-        assert "no column here has numbers" in at.status
+        wording(at.status, "numbers")
         await at.press("C")
         assert "Columns of tables" in at.text() and "step time" not in at.text()
 

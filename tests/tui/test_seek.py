@@ -13,9 +13,10 @@ from chopper_tui.widgets.dialogs import Chooser
 from tests.demo import demo_run
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
+from tests.wording import Wording
 
 
-async def test_find_goes_to_the_hit_and_n_goes_on() -> None:
+async def test_find_goes_to_the_hit_and_n_goes_on(wording: Wording) -> None:
     async with explorer() as at:
         await at.press("f")
         await at.type("attn")
@@ -34,7 +35,7 @@ async def test_find_goes_to_the_hit_and_n_goes_on() -> None:
         await at.press("N")
         assert at.label == first
         await at.press("escape", "n")
-        assert "no hit of attn" in at.status
+        wording(at.status, "attn")
 
 
 @pytest.mark.sweep
@@ -60,10 +61,10 @@ async def test_the_places_are_told_apart_and_whole_where_the_screen_has_the_cell
                 assert all(name in at.text() for name in names)
 
 
-async def test_find_says_what_it_does_not_find() -> None:
+async def test_find_says_what_it_does_not_find(wording: Wording) -> None:
     async with explorer() as at:
         await at.command("find no_such_kernel")
-        assert "matches 'no_such_kernel'" in at.status
+        wording(at.status, "'no_such_kernel'")
         await at.press("n")
         assert "no search yet" in at.status
 

@@ -279,6 +279,7 @@ def as_markdown() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.golden
 def test_the_docs_have_the_keys_that_were_played() -> None:
     text = KEYS_PAGE.read_text(encoding="utf-8")
     begin, end = "<!-- tasks -->\n", "\n<!-- /tasks -->"

@@ -12,6 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import explorer
+from tests.wording import Wording
 
 
 def cut_run(*iterations: int) -> Run:
@@ -20,11 +21,12 @@ def cut_run(*iterations: int) -> Run:
     return replace(run, partial_iterations={0: frozenset(), 1: frozenset(iterations)})
 
 
-async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
+async def test_the_key_takes_them_in_and_leaves_them_out_again(wording: Wording) -> None:
     view = View("sample.json", ("0",), is_total=True)
     async with explorer((120, 40), run=cut_run(10), view=view) as at:
         top = at.text().splitlines()
-        assert "step 10 cut, left out" in top[1] and "10 cut" in at.text()
+        wording(top[1], "step 10 cut")
+        assert "10 cut" in at.text()
         assert "truncated" not in at.text()
         less = at.frame.total["elapsed_ns"]
         await at.press("t")
@@ -41,21 +43,22 @@ async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
 
 
 @pytest.mark.sweep
-async def test_a_run_without_them_says_so() -> None:
+async def test_a_run_without_them_says_so(wording: Wording) -> None:
     async with explorer((80, 24), run=cut_run()) as at:
         await at.press("t")
-        assert "no step of this run is truncated" in at.text()
+        wording.among(at.text(), "truncated")
         assert "cut" not in at.text().splitlines()[1]
 
 
-async def test_time_outside_of_steps_is_taken_in_by_the_same_key() -> None:
+async def test_time_outside_of_steps_is_taken_in_by_the_same_key(wording: Wording) -> None:
     inside = [Row(1_000_000 * step, 600_000, iteration=step) for step in range(1, 4)]
     run = run_of([*inside, Row(10_000_000, 500_000)])
     async with explorer((120, 40), run=run, view=View("made.json")) as at:
-        assert any("outside steps: left out unless cut=1" in note for note in at.frame.notes)
+        wording.among(at.frame.notes, "cut=1")
         less = at.frame.total["elapsed_ns"]
         await at.press("t")
-        assert at.frame.view.cut and "time outside steps is included" in at.text()
+        assert at.frame.view.cut
+        wording.among(at.text(), "outside steps")
         assert at.frame.total["elapsed_ns"] != less
         assert not any("left out unless" in note for note in at.frame.notes)
         await at.press("t")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.util import grouping
+from chopper_core.util.arrays import Numbers
 from chopper_core.util.grouping import (
     distinct,
     last_equal,
@@ -40,10 +41,15 @@ def test_the_ends_of_a_type_are_in_order() -> None:
     assert np.array_equal(stable_order(ends), np.argsort(ends, kind="stable"))
 
 
+@pytest.mark.parametrize("width", [0, 50, 1 << 40, 1 << 62])
 @pytest.mark.parametrize("count", [3, 6_000])
-def test_quantiles_are_numpy_s(count: int) -> None:
+def test_quantiles_are_numpy_s(count: int, width: int) -> None:
+    """Of integers within a width around 0, and of others: 0."""
     random = np.random.default_rng(count)
-    values, owner = random.normal(size=9_000), random.integers(0, count, 9_000)
+    values: Numbers = random.normal(size=9_000)
+    if width:
+        values = random.integers(-width, width, 9_000)
+    owner = random.integers(0, count, 9_000)
     shares = (0.0, 0.05, 0.5, 0.95, 1.0)
     found = quantiles_of(values, owner, count, shares)
     for group in range(0, count, max(1, count // 300)):

@@ -23,6 +23,7 @@ from chopper_tui.draw.page import LOOK
 from tests.align.loops import Launch, Loop, Op, Wait, Work, loop_of, shifted
 from tests.align.traces import MAIN, Event
 from tests.support import details, opened_events, rows_of
+from tests.wording import Wording
 
 MS = 1_000
 BURST: tuple[Op, ...] = (*[Launch(10 * MS)] * 5, Wait())
@@ -193,7 +194,7 @@ LAST = [*BURST, Work(100 * MS)]
 
 @pytest.mark.parametrize("ops", [FIRST, LAST], ids=["wait-first", "wait-last"])
 def test_the_step_time_is_that_of_the_annotation_wherever_it_stands(
-    tmp_path: Path, ops: Sequence[Op]
+    tmp_path: Path, ops: Sequence[Op], wording: Wording
 ) -> None:
     loop = loop_of([ops] * 3)
     loop.trace.members = {"distributedInfo": {"rank": 0}}
@@ -215,7 +216,7 @@ def test_the_step_time_is_that_of_the_annotation_wherever_it_stands(
     assert opened_run.frame("?view=overview").headline[0] == "step 150 ms"
     findings = opened_run.frame("?view=findings")
     assert "150 ms per step" in findings.headline[0]
-    assert "100 ms of idle time per step" in details(findings)[0]
+    wording(details(findings)[0], "100 ms", "per step")
     assert "step 150 ms" in unescape(report(run, View(run.name), LOOK, "1.0"))
     assert api.runs(name).row(0)["step_time_ns"] == close
     kernels = opened_run.kernels().to_pandas()
@@ -320,6 +321,7 @@ def test_faster_hosts_save_no_time_outside_of_steps(tmp_path: Path) -> None:
 
 def test_a_host_that_is_late_after_its_last_launch_makes_its_phase_host_bound(
     tmp_path: Path,
+    wording: Wording,
 ) -> None:
     loop = Loop()
     for number in range(4):
@@ -329,9 +331,7 @@ def test_a_host_that_is_late_after_its_last_launch_makes_its_phase_host_bound(
         loop.run([Work(100 * MS)])
         loop.trace.note(f"ProfilerStep#{number}", begin, loop.now)
     run = opened(tmp_path, loop)
-    assert details(api.OpenRun(run).frame("?view=findings"))[0].startswith(
-        "optimizer is host-bound"
-    )
+    wording(details(api.OpenRun(run).frame("?view=findings"))[0], "optimizer", "host-bound")
     found = api.OpenRun(run).what_if("phase=optimizer host x0")
     saving = found.row(found.labels.index("phase=optimizer host x0"))["saving_ns"]
     assert saving == pytest.approx(100e6, rel=0.01)

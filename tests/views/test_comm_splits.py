@@ -13,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.views.query import frame_of
 from tests.align.traces import GEMM, RCCL, TinyTrace
 from tests.pipelines import pipeline_run
+from tests.wording import Wording
 
 
 def exposed(run: Run, by: str) -> dict[str, int]:
@@ -79,7 +80,7 @@ def experts(tmp_path: Path) -> Run:
     return open_run(str(tmp_path), jobs=1)
 
 
-def test_the_imbalance_of_experts_is_that_of_their_messages(experts: Run) -> None:
+def test_the_imbalance_of_experts_is_that_of_their_messages(experts: Run, wording: Wording) -> None:
     notes = frame_of(experts, address.parse("R?view=comms")).notes
-    assert any("GPU 2 moves 1.60 times the mean of 4 GPUs" in note for note in notes)
+    wording.among(notes, "GPU 2", "1.60 times", "4 GPUs")
     assert "1 to 16 MiB" in exposed(experts, "size")

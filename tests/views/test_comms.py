@@ -17,6 +17,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan
 from tests.support import Row, rows_of, run_of
+from tests.wording import Wording
 
 FACTOR = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8}
 COLUMNS = (
@@ -49,12 +50,13 @@ def counts(run: Run, own: list[int], *, is_total: bool = False) -> bool:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("gpu", [None, 3])
-def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None) -> None:
+def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None, wording: Wording) -> None:
     table = run.table
     scope = "" if gpu is None else f":gpu={gpu}"
     frame = query(run, parse(f"R{scope}?view=comms&by=collective&columns={COLUMNS}"))
     # A wait of several GPUs is longer than the collective.
-    assert frame.base == ("sum over the GPUs of each" if gpu is None else "")
+    wording(frame.base, *(("sum", "GPUs") if gpu is None else ()))
+    assert bool(frame.base) == (gpu is None)
     found = rows_of(frame)
     expected = [own for own in slowly(run) if counts(run, own)]
     assert len(found) == len(expected)
@@ -189,13 +191,13 @@ def counted_steps(run: Run) -> set[int]:
     return set(run.table.iteration.tolist()) - cut - {-1}
 
 
-def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
+def test_the_slow_gpu_is_named_with_its_numbers(run: Run, wording: Wording) -> None:
     found = query(run, parse("R?view=comms&by=gpu"))
     rows = rows_of(found)
     seen = sum(len(own) == 8 and counts(run, own) for own in slowly(run))
     assert max(rows, key=lambda gpu: rows[gpu]["caused_ns"]) == "5"
     last = 100 * rows["5"]["times_last"] * len(counted_steps(run)) / seen
-    assert f"for GPU 5, last at {last:.0f} % of 99 collectives" in found.headline[1]
+    wording(found.headline[1], "GPU 5", f"{last:.0f} %", "99 collectives")
     share = 100 * rows["5"]["caused_ns"] / sum(row["caused_ns"] for row in rows.values())
     assert f" · {share:.0f} % for GPU 5" in found.headline[1]
     taken_in = query(run, parse("R?view=comms&by=gpu&cut=1"))
@@ -303,11 +305,11 @@ def test_outliers_are_those_of_the_rule() -> None:
     assert kinds.row(0) == {"outliers": 1, "bus_gbps": None}
 
 
-def test_one_rank_alone_knows_no_arrivals() -> None:
+def test_one_rank_alone_knows_no_arrivals(wording: Wording) -> None:
     rows = [Row(0, 50, Kind.COMM, gpu=0, operation="all_reduce"), Row(60, 5)]
     found = query(run_of(rows), parse("R?view=comms"))
     assert found.labels == ["all_reduce"] and found.total.get("wait_ns") is None
-    assert any("1 of 1 collectives lack ranks" in note for note in found.notes)
+    wording.among(found.notes, "1 of 1 collectives")
 
 
 def test_what_is_not_there_is_said(run: Run) -> None:

@@ -18,6 +18,7 @@ from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.support import rows_of, sample_run
+from tests.wording import Wording
 
 OTHER = sample_run(gpus=2, iterations=3, layers=3)
 RUN = replace(sample_run(gpus=3, iterations=2, layers=4), others={"other": OTHER})
@@ -87,16 +88,16 @@ def test_the_largest_change_comes_first_in_either_direction() -> None:
     assert compared.sort == "-elapsed_ns_delta"
 
 
-def test_rows_without_a_partner_lead_to_where_they_are() -> None:
+def test_rows_without_a_partner_lead_to_where_they_are(wording: Wording) -> None:
     compared = frame("R?base=other&order=layer")
     document = json.loads(rendered(compared, "json"))
-    assert "1 row is new, not in the baseline" in rendered(compared, "text")
+    wording.among(rendered(compared, "text"), "1 row is new")
     for row in document["rows"]:
         run = OTHER if row["address"].startswith("other") else RUN
         assert len(query(run, parse(row["address"].partition("&base")[0])))
 
 
-def test_a_node_that_the_baseline_lacks_has_all_rows_alone() -> None:
+def test_a_node_that_the_baseline_lacks_has_all_rows_alone(wording: Wording) -> None:
     address = (
         "R:gpu=2?base=other&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,busy_pct_delta"
     )
@@ -107,7 +108,7 @@ def test_a_node_that_the_baseline_lacks_has_all_rows_alone() -> None:
         assert list(row.values()) == [time, time, None, None]
     assert alone.total["elapsed_ns_delta"] == plain.total["elapsed_ns"]
     assert alone.total["busy_pct_delta"] is None
-    assert "the baseline lacks this node: no gpu 2 here; available: 0, 1" in alone.notes[0]
+    wording(alone.notes[0], "gpu 2", "0, 1")
     for view in ("compare", "determinism"):
         with pytest.raises(NoSuchNode, match="the baseline lacks this node: no gpu 2"):
             frame(f"R:gpu=2?view={view}&base=other")
@@ -115,11 +116,11 @@ def test_a_node_that_the_baseline_lacks_has_all_rows_alone() -> None:
         frame("R:gpu=9?base=other")
 
 
-def test_other_numbers_of_iterations_are_said() -> None:
+def test_other_numbers_of_iterations_are_said(wording: Wording) -> None:
     notes = " ".join(frame("R:gpu=1?base=other").notes)
     assert "here" not in notes
     notes = " ".join(frame("R:gpu=1?base=other&base=total").notes)
-    assert "total of 2 steps here, total of 3 steps in the baseline" in notes
+    wording(notes, "2 steps here", "3 steps in the baseline")
     assert "steps here" not in " ".join(frame("R:gpu=1?base=gpu=0&base=total").notes)
 
 

@@ -13,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.render import render_frame
 from chopper_core.views.query import query
 from tests.support import sample_run
+from tests.wording import Wording
 
 
 def counted(*gpus: int) -> Run:
@@ -27,7 +28,7 @@ def counted(*gpus: int) -> Run:
     )
 
 
-def test_a_sum_over_some_gpus_is_marked_everywhere() -> None:
+def test_a_sum_over_some_gpus_is_marked_everywhere(wording: Wording) -> None:
     for address in ("R?order=operation&columns=SQ_WAVES", "R?view=kernels&columns=SQ_WAVES"):
         frame = query(counted(0, 2), parse(address))
         assert frame.partial_total == {"SQ_WAVES"}
@@ -37,7 +38,7 @@ def test_a_sum_over_some_gpus_is_marked_everywhere() -> None:
         document = json.loads(render_frame(frame, "json"))
         assert document["partial_total"] == ["SQ_WAVES"]
         assert [row.get("partial") == ["SQ_WAVES"] for row in document["rows"]] == there.tolist()
-        assert "* counters of 2 of 4 GPUs only: 0, 2" in document["notes"]
+        wording.among(document["notes"], "2 of 4 GPUs", ": 0, 2")
         total = next(line for line in render_frame(frame, "text").splitlines() if "total" in line)
         assert f"*{frame.total['SQ_WAVES']:.0f}" in total
 

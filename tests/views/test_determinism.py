@@ -20,8 +20,10 @@ from chopper_core.analyses.steadiness import steadiness
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES, Kind
+from chopper_core.views.determinism import TOO_FEW, WITHIN_NOISE
 from chopper_core.views.query import query
 from tests.demo import demo_run, generated_run
+from tests.wording import Wording
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data"
 
@@ -166,7 +168,7 @@ def test_the_figures_are_the_truth_s(both: Run, flat: Run) -> None:
             assert spread == pytest.approx(planted["kernel_spread_pct"], rel=0.03)
 
 
-def test_iteration_times_are_the_step_times_of_the_gpu(run: Run) -> None:
+def test_iteration_times_are_the_step_times_of_the_gpu(run: Run, wording: Wording) -> None:
     """A plain sum over activities."""
     table = run.table
     frame = query(run, parse("R?view=determinism"))
@@ -180,13 +182,15 @@ def test_iteration_times_are_the_step_times_of_the_gpu(run: Run) -> None:
         row = frame.row(place)
         assert row["iteration_time_ns"] == median(times)
         assert row["iteration_spread_pct"] == pytest.approx(100 * (max(times) / min(times) - 1))
-    assert any("outside steps: left out" in note for note in frame.notes)
+    wording.among(frame.notes, "outside steps")
     assert any("base=RUN compares" in note for note in frame.notes)
-    assert frame.headline[0].startswith("steady gfx 1681 MHz · ± steady gfx ")
+    wording(frame.headline[0], "steady gfx 1681 MHz")
     assert frame.headline[0].endswith(" · medians of 8 GPUs")
 
 
-def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> None:
+def test_the_run_without_determinism_is_less_steady_beyond_noise(
+    both: Run, wording: Wording
+) -> None:
     frame = query(both, parse("R?view=determinism&by=figure&base=flat"))
     rows = rows_of(frame)
     for name in ("steady_sd_gfx_mhz", "steady_sd_mem_mhz", "kernel_spread_pct", "power_spread_pct"):
@@ -197,10 +201,10 @@ def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> N
         assert rows[name]["verdict"] == "higher"
     assert rows["steady_gfx_mhz"]["change_pct"] == pytest.approx(100 * (1 / 0.955 - 1), abs=1.5)
     # All GPUs have an iteration's time together: two iterations of each run tell nothing.
-    assert rows["iteration_time_ns"]["verdict"] == "too few to tell"
-    assert rows["iteration_spread_pct"]["verdict"] == "too few to tell"
+    assert rows["iteration_time_ns"]["verdict"] == TOO_FEW
+    assert rows["iteration_spread_pct"]["verdict"] == TOO_FEW
     steadier = sum(row["verdict"] == "steadier" for row in rows.values())
-    assert "figures differ from flat beyond noise · q " in frame.headline[0]
+    wording(frame.headline[0], " flat ", "beyond noise")
     assert f" · {steadier} steadier" in frame.headline[0] and steadier
 
 
@@ -216,18 +220,19 @@ def test_gpus_stand_beside_those_of_the_baseline(both: Run, flat: Run) -> None:
         assert row[f"{name}_delta"] == pytest.approx(ours[place] - theirs[place])
 
 
-def test_a_run_does_not_differ_from_itself(run: Run) -> None:
+def test_a_run_does_not_differ_from_itself(run: Run, wording: Wording) -> None:
     same = replace(run, others={"same": run})
     frame = query(same, parse("R?view=determinism&by=figure&base=same"))
     verdicts = {frame.row(place)["verdict"] for place in range(len(frame))}
-    assert verdicts <= {"within noise", "too few to tell"}
-    assert frame.headline == ("none of 9 figures differs from same beyond noise",)
+    assert verdicts <= {WITHIN_NOISE, TOO_FEW}
+    (note,) = frame.headline
+    wording(note, "none of 9 figures", "same")
 
 
-def test_few_gpus_are_too_few_to_tell(both: Run) -> None:
+def test_few_gpus_are_too_few_to_tell(both: Run, wording: Wording) -> None:
     frame = query(both, parse("R:gpu=3?view=determinism&by=figure&base=flat"))
-    assert {frame.row(place)["verdict"] for place in range(len(frame))} == {"too few to tell"}
-    assert "too few GPUs and steps" in frame.headline[0]
+    assert {frame.row(place)["verdict"] for place in range(len(frame))} == {TOO_FEW}
+    wording(frame.headline[0], "too few GPUs and steps")
     rows = rows_of(frame)
     assert "p" not in rows["steady_sd_gfx_mhz"]
     ours = query(both, parse("R:gpu=3?view=determinism&base=flat"))
@@ -245,15 +250,16 @@ def test_iterations_of_gpus_tell_where_gpus_are_too_few() -> None:
     rows = rows_of(frame)
     assert rows["iteration_time_ns"]["compared"] == "6 and 6 steps"
     assert rows["iteration_time_ns"]["verdict"] == "lower"
-    assert rows["kernel_spread_pct"]["verdict"] == "too few to tell"
+    assert rows["kernel_spread_pct"]["verdict"] == TOO_FEW
 
 
-def test_a_scope_without_whole_iterations_says_so(run: Run) -> None:
+def test_a_scope_without_whole_iterations_says_so(run: Run, wording: Wording) -> None:
     frame = query(run, parse("R:gpu=1/iteration=none?view=determinism"))
-    assert frame.headline == ("no complete step in the scope: steadiness is unknown",)
+    (note,) = frame.headline
+    wording(note, "no complete step")
     frame = query(run, parse("R:gpu=1/iteration=11?view=determinism"))
     assert "kernel_spread_pct" not in frame.row(0)
-    assert any("fewer than two complete steps here" in note for note in frame.notes)
+    wording.among(frame.notes, "fewer than two complete steps")
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +283,7 @@ def test_runs_that_differ_by_chance_are_within_noise(
 ) -> None:
     frame = query(small[ours], parse(f"R?view=determinism&by=figure&base={base}"))
     verdicts = [frame.row(place)["verdict"] for place in range(len(frame))]
-    assert verdicts.count("within noise") == 9
+    assert verdicts.count(WITHIN_NOISE) == 9
     assert frame.headline[0].endswith(f"figures differs from {base} beyond noise")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.findings import efficiency
 from chopper_core.model.hardware import ElementType, specifications
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
@@ -121,6 +122,29 @@ def test_steps_that_begin_slowly_cost_what_kernels_take_longer_there(
     if row is not None:
         assert row["cost_ns"] == pytest.approx(lost / 6, rel=0.25)
         assert "in the first" in str(row["detail"])
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_what_is_slow_at_first_is_the_same_gpu_by_gpu_and_at_once(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, rows = np.random.default_rng(gpus), []
+    for gpu in range(gpus):
+        for step in range(3):
+            now = 14_000 * US * step
+            for place in range(240):
+                left = max(0.0, 1 - place / 40)
+                took = round((30 + 5 * (place % 6) + random.random()) * (1 + 0.4 * left) * US)
+                rows.append(
+                    Row(now, took, gpu=gpu, iteration=step, layer=place // 6,
+                        operation=f"op{place % 6}", kernel=f"{GEMM}_{place % 6}")
+                )  # fmt: skip
+                now += took
+    run, found = run_of(rows), []
+    for piece in (1, 1 << 30):
+        monkeypatch.setattr(efficiency, "_PIECE", piece)
+        found.append(row_of(replace(run), "slow-start"))
+    assert found[0] is not None and found[0] == found[1]
 
 
 @pytest.mark.parametrize("wide_us", [80, 1])

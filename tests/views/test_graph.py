@@ -24,6 +24,7 @@ from chopper_core.views.graph import TYPES
 from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.support import Row, counted_rows, run_of, sample_run
+from tests.wording import Wording
 
 SPLITS = [by for by in view_spec("graph").by if by not in ("node", "cause")]
 
@@ -166,13 +167,15 @@ def test_the_straggler_is_on_the_path(run: Run) -> None:
     assert max(by_gpu, key=lambda gpu: by_gpu[gpu]) == "5"
 
 
-def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_scope_is_that_of_one_iteration(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     run = replace(sample_run(), partial_iterations={0: frozenset([10])})
     monkeypatch.setattr(scope_path, "MAX_ROWS", 10)
     frame = shown(run, "operation", cut=True)
     own = run.table.iteration == 11
     assert frame.total["kernel_ns"] == run.table.duration_ns[own].sum()
-    assert any("this is the graph of step 11" in note for note in frame.notes)
+    wording.among(frame.notes, "step 11")
 
 
 def test_of_too_many_gpus_some_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,13 +208,14 @@ def test_counted_rows_are_those_of_the_oracle() -> None:
     assert counted_rows_fast(run).tolist() == counted
 
 
-def test_the_path_is_per_step_and_rows_of_gpus_are_its_parts() -> None:
+def test_the_path_is_per_step_and_rows_of_gpus_are_its_parts(wording: Wording) -> None:
     run = demo_run()
     total, each = shown(run, "gpu"), query(run, View("R", name="graph", by="gpu"))
     steps, pairs = 2, 16
-    assert total.base == "total of 8 GPUs × 2 steps" and each.base == "per step and GPU"
+    wording(total.base, "total", "8 GPUs × 2 steps")
+    wording(each.base, "per step and GPU")
     for name in ("path_ns", "path_gap_ns", "path_activities"):
         assert each.total[name] == total.total[name] / steps == each.values[name].numbers.sum()
     assert each.total["kernel_ns"] == total.total["kernel_ns"] / pairs
     assert each.total["path_pct"] == pytest.approx(100) == total.total["path_pct"]
-    assert "longest path of a step · 1,869 of" in each.headline[0]
+    wording(each.headline[0], "1,869 of")

@@ -20,6 +20,7 @@ from chopper_core.views.query import frame_of, query
 from tests.charllm import directory
 from tests.demo import demo_run
 from tests.pipelines import pipeline_run
+from tests.wording import Wording
 
 
 def frame(run: Run, text: str = "") -> Frame:
@@ -32,7 +33,7 @@ def chart(found: Frame) -> HeatMap:
     return only
 
 
-def test_ranks_stand_at_their_coordinates() -> None:
+def test_ranks_stand_at_their_coordinates(wording: Wording) -> None:
     run, config, _ = pipeline_run()
     found = frame(run, "&of=edge_c")
     grid = chart(found)
@@ -46,7 +47,7 @@ def test_ranks_stand_at_their_coordinates() -> None:
         assert grid.opens is not None
         assert dict(grid.opens(stage, place).scope)["gpu"] == str(rank)
     hot = config.hot_rank
-    assert f" °C on GPU {hot} (pp 1, dp 2, tp 1, node 1), largest" in found.headline[0]
+    wording(found.headline[0], f"GPU {hot} (pp 1, dp 2, tp 1, node 1)")
     beyond = found.values["edge_c_beyond_node"].numbers
     assert int(np.nanargmax(beyond)) == hot
 
@@ -64,22 +65,22 @@ def test_a_layout_of_another_order_moves_the_ranks() -> None:
     assert grid.columns.count("") == 3
 
 
-def test_without_a_layout_nodes_are_rows() -> None:
+def test_without_a_layout_nodes_are_rows(wording: Wording) -> None:
     run = pipeline_run(names_groups=False)[0]
     found = frame(run, "&of=busy_pct")
     assert chart(found).rows == ("node 0", "node 1", "node 2", "node 3")
     assert chart(found).numbers.shape == (4, 8)
-    assert found.notes[0].startswith("the ranks have no coordinates")
+    wording(found.notes[0], "coordinates")
 
 
-def test_slots_come_from_a_file(tmp_path: Path) -> None:
+def test_slots_come_from_a_file(tmp_path: Path, wording: Wording) -> None:
     folder = directory(tmp_path, 16, 20, ("gpu_power", "gpu_thermal"))
     lines = [f"{slot},{'front' if slot < 4 else 'rear'}\n" for slot in range(8)]
     (folder / "slots.csv").write_text("gpu,slot\n" + "".join(lines))
     run = open_run(str(folder), jobs=1)
     assert run.skipped == ()
     found = frame(run)
-    assert found.headline[1].startswith("mean by slot: front ")
+    wording(found.headline[1], "slot: front ")
     values = found.values["slot"]
     assert [values.cell(row) for row in (0, 3, 4, 15)] == ["front", "front", "rear", "rear"]
     heat = {gpu: run.sampled["edge_c"][gpu].mean for gpu in range(16)}

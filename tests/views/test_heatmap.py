@@ -17,6 +17,7 @@ from chopper_core.views import heatmap
 from chopper_core.views.query import query
 from tests.programs.bench.runs import source_of
 from tests.support import Row, run_of
+from tests.wording import Wording
 
 
 def map_of(run: Run, address: str) -> HeatMap:
@@ -40,7 +41,9 @@ def test_a_sum_against_a_plain_loop(run: Run) -> None:
             assert picture.numbers[place, at] == pytest.approx(sums[(gpu, layer)] / 1e6)
 
 
-def test_of_very_many_cells_the_largest_labels_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_cells_the_largest_labels_are_there(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """Each GPU has kernels of its own, of which the longest of all GPUs are kept."""
     rows = [
         Row(10_000 * at, 10 * at + gpu + 1, gpu=gpu, iteration=1, kernel=f"k{gpu}.{at}")
@@ -50,7 +53,7 @@ def test_of_very_many_cells_the_largest_labels_are_there(monkeypatch: pytest.Mon
     run = run_of(rows)
     monkeypatch.setattr(heatmap, "_MOST_CELLS", 4 * 10)
     frame = query(run, parse("R?view=heatmap&by=kernel&of=kernel_ns"))
-    assert "the table has the 10 of 200 kernels with the largest durations" in frame.notes
+    wording.among(frame.notes, "the table", "10 of 200 kernels")
     longest = sorted(rows, key=lambda row: -row.duration)[:10]
     assert {row.gpu for row in longest} == {0, 1, 2, 3}
     for gpu in range(4):
@@ -78,7 +81,7 @@ def test_each_cell_is_the_figure_of_its_node(run: Run, of: str, by: str) -> None
     assert compared > 2
 
 
-def test_the_rows_say_how_each_gpu_spreads(run: Run) -> None:
+def test_the_rows_say_how_each_gpu_spreads(run: Run, wording: Wording) -> None:
     address = "R?view=heatmap&of=gfx_mhz&by=operation"
     frame, picture = query(run, parse(address)), map_of(run, address)
     for place in range(8):
@@ -96,7 +99,7 @@ def test_the_rows_say_how_each_gpu_spreads(run: Run) -> None:
         largest = max(apart, key=lambda label: abs(apart[label]))
         assert row["apart_at"] == largest
         assert row["apart_gfx_mhz"] == pytest.approx(apart[largest])
-    assert frame.headline[0].endswith(" of GPU 5 at operation all_reduce")
+    wording(frame.headline[0], "GPU 5 ", "operation all_reduce")
     address = frame.addresses(5)
     assert render(parse(address)) == address
     there = query(run, parse(address))
@@ -116,13 +119,14 @@ def test_medians_of_the_others() -> None:
             assert found[row, column] == pytest.approx(expected, nan_ok=True)
 
 
-def test_what_has_no_map_is_said(run: Run) -> None:
+def test_what_has_no_map_is_said(run: Run, wording: Wording) -> None:
     with pytest.raises(UsageError, match="unknown column"):
         query(run, parse("R?view=heatmap&of=nothing"))
     with pytest.raises(UsageError, match="gfx_mhz is unknown for the whole scope"):
         query(run_of([Row(0, 5)]), parse("R?view=heatmap&of=gfx_mhz"))
     alone = query(run_of([Row(0, 5)]), parse("R?view=heatmap"))
-    assert alone.row(0)["apart_pct"] is None and "only one GPU has" in alone.headline[0]
+    assert alone.row(0)["apart_pct"] is None
+    wording(alone.headline[0], "only one GPU")
 
 
 def test_the_usual_split_is_the_first_that_tells_anything(run: Run) -> None:
@@ -168,10 +172,10 @@ def test_under_the_quantiles_the_gpus_are_folded_by_node() -> None:
             assert picture.numbers[7 + node, layer] == pytest.approx(np.median(own))
 
 
-def test_what_is_outside_of_steps_is_not_compared(run: Run) -> None:
+def test_what_is_outside_of_steps_is_not_compared(run: Run, wording: Wording) -> None:
     found = query(run, parse("R?view=heatmap&by=iteration"))
     assert "none" not in found.headline[0]
-    assert any("outside steps: left out" in note for note in found.notes)
+    wording.among(found.notes, "outside steps")
     assert "none" not in {found.row(number)["apart_at"] for number in range(len(found))}
     alone = query(run, parse("R:gpu=0/iteration=none?view=heatmap&by=iteration"))
-    assert not any("not compared" in note for note in alone.notes)
+    assert not any("outside steps" in note for note in alone.notes)

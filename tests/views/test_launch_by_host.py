@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.host_causes import ALLOCATOR, READ_BACK, UNSEEN
 from chopper_core.analyses.rows import Partition
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -341,8 +342,8 @@ def test_causes_that_people_know_are_named(tmp_path: Path) -> None:
         found += launched(number, at)
         at += 90
     assert by_host(opened_events(tmp_path, found)).labels[:4] == [
-        "reading a value back (aten::item)",
-        "the memory allocator (hipMalloc)",
+        f"{READ_BACK} (aten::item)",
+        f"{ALLOCATOR} (hipMalloc)",
         "data loading (enumerate(DataLoader)#_Iter.__next__)",
         "garbage collection (<built-in function collect>)",
     ]
@@ -360,5 +361,5 @@ def test_a_function_is_one_row_whatever_the_address_of_its_object(tmp_path: Path
         at += 90
     assert by_host(opened_events(tmp_path, found)).labels[:2] == [
         "<built-in method step of Loader>",
-        "untraced code",
+        UNSEEN,
     ]

@@ -20,6 +20,7 @@ from chopper_core.views.query import query
 from chopper_tui.draw.charts import draw
 from tests.demo import demo_run
 from tests.support import sample_run
+from tests.wording import Wording
 
 
 def at(run: Run, rest: str) -> Frame:
@@ -52,13 +53,13 @@ def test_rows_are_the_figures_of_the_scope() -> None:
     assert frame.values["figure_value"].at(last) is None
 
 
-def test_the_scope_may_be_anything_and_gpus_without_counters_say_so() -> None:
+def test_the_scope_may_be_anything_and_gpus_without_counters_say_so(wording: Wording) -> None:
     run = demo_run()
     whole, operation = (
         at(run, "?view=memchart"),
         at(run, ":operation=mlp_gp?order=operation&view=memchart"),
     )
-    assert "counters of 2 GPUs of 8" in " ".join(whole.notes)
+    wording.among(whole.notes, "2 GPUs of 8")
     rows = [list(each.labels).index("mfma_util_pct") for each in (whole, operation)]
     busy = [
         each.values["figure_value"].at(row)

@@ -27,6 +27,7 @@ from tests.allocating import events_of
 from tests.demo import demo_run
 from tests.ingest.test_untimed_counters import HEADINGS, ROWS
 from tests.support import Row, run_of
+from tests.wording import Wording
 
 
 def said(run: Run, text: str) -> str:
@@ -40,26 +41,24 @@ def untimed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(str(path))
 
 
-def test_a_scope_that_is_never_idle() -> None:
+def test_a_scope_that_is_never_idle(wording: Wording) -> None:
     scope = ":gpu=0/iteration=11/phase=forward/layer=5/operation=mlp_gp"
-    assert "the GPUs are never idle in the scope" in said(
-        demo_run(), f"{scope}?view=launch&by=host"
-    )
+    wording(said(demo_run(), f"{scope}?view=launch&by=host"), "never idle")
 
 
-def test_a_scope_that_allocates_nothing(tmp_path: Path) -> None:
+def test_a_scope_that_allocates_nothing(tmp_path: Path, wording: Wording) -> None:
     for rank in range(2):
         events = [each for each in events_of(rank) if not rank or each["name"] != "[memory]"]
         document = {"traceEvents": events, "distributedInfo": {"rank": rank}}
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     run = open_run(str(tmp_path), jobs=1)
-    assert "nothing is allocated or released in the scope" in said(run, ":gpu=1?view=memory")
+    wording(said(run, ":gpu=1?view=memory"), "allocated or released")
 
 
-def test_what_needs_times_of_counters_without(untimed: Run) -> None:
+def test_what_needs_times_of_counters_without(untimed: Run, wording: Wording) -> None:
     figures = figures_of_run(untimed)
-    assert "the run has no times" in figures.missing["straggler"]
-    assert "the counter run has no dispatch times" in said(untimed, "?view=graph")
+    wording(figures.missing["straggler"], "no times")
+    wording(said(untimed, "?view=graph"), "no dispatch times")
 
 
 def test_microbatches_that_only_go_back(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_sends_that_are_not_alike() -> None:
         blocks_of(run_of(rows), View("R"))
 
 
-def test_a_view_without_a_figure_of_whole_runs() -> None:
+def test_a_view_without_a_figure_of_whole_runs(wording: Wording) -> None:
     runs = {name: run_of([Row(0, 10)]) for name in "ab"}
     reading = Reading(tuple(RunRow(name, name) for name in runs), 0)
     together = RunSet("all", empty_table(), (), (), others=runs, reading=lambda wait: reading)
@@ -103,7 +102,7 @@ def test_a_view_without_a_figure_of_whole_runs() -> None:
         if not view_spec(name).of_one_run
         for note in frame_of(together, View("all", name=name)).notes
     ]
-    assert any("has no figure of a whole run; split it with by=" in note for note in notes)
+    wording.among(notes, "view live", "by=")
 
 
 def _steps(gpus: int) -> Run:

@@ -15,6 +15,7 @@ from chopper_core.model.charts import Card
 from chopper_core.model.overrides import Overrides
 from chopper_core.views.query import query
 from tests.align.traces import ADD, TinyTrace
+from tests.wording import Wording
 
 TILED = "Cijk_Ailk_Bljk_BBS_BH_MT256x256x64_MI16x16x1"
 TYPES = {"bf16": "c10::BFloat16", "fp32": "float"}
@@ -48,13 +49,15 @@ def saved(found: list[Card], words: str) -> float:
     return float(value) * {"ms": 1000, "µs": 1}[unit]
 
 
-def test_kernels_too_small_for_the_gpu_could_be_shorter_by_what_is_empty(tmp_path: Path) -> None:
+def test_kernels_too_small_for_the_gpu_could_be_shorter_by_what_is_empty(
+    tmp_path: Path, wording: Wording
+) -> None:
     small: list[Launch] = [(ADD, 100, 76, NONE, "")] * 10
     full: list[Launch] = [(ADD, 20, 304, NONE, "")] * 5
     found = cards(tmp_path, [*small, *full])
     # Of a kernel's time beyond the shortest, three quarters of the units are empty.
     assert saved(found, "fewer workgroups") == pytest.approx(10 * 80 * 0.75)
-    assert found[0].text.startswith("10 kernels launch fewer workgroups than the GPU has units")
+    wording(found[0].text, "10 kernels", "fewer workgroups")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from chopper_core.views.query import frame_of, query
 from chopper_core.views.spec import splits_of
 from tests.pipelines import pipeline_run
 from tests.support import sample_run
+from tests.wording import Wording
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_a_stage_takes_the_mean_of_its_gpus(run: Run) -> None:
     assert split.total == pytest.approx(whole.total)
 
 
-def test_gpus_of_a_replica_share_its_tokens(run: Run) -> None:
+def test_gpus_of_a_replica_share_its_tokens(run: Run, wording: Wording) -> None:
     """32 ranks of tp 2 x dp 4 x pp 4: four replicas, of 1000 tokens each."""
     step_s = query(run, at(run, "?view=overview")).total["iteration_ns"] / 1e9
     rate = 4 * 1000 / step_s
@@ -175,7 +176,7 @@ def test_gpus_of_a_replica_share_its_tokens(run: Run) -> None:
     assert of_runs.figures["tokens_per_s"] * 32 == pytest.approx(rate)
     # A stage is a part of each replica.
     stage = query(known, at(known, ":pp=1?order=pp&view=throughput"))
-    assert "8 GPUs of a data-parallel replica share its tokens" in stage.notes
+    wording.among(stage.notes, "8 GPUs", "replica")
 
 
 def test_lanes_of_stages_are_those_of_their_first_gpus(run: Run) -> None:

@@ -30,6 +30,7 @@ from chopper_core.model.units import Unit
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.query import query
 from tests.tui.explorer import measured_run
+from tests.wording import Wording
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 
@@ -123,17 +124,17 @@ def test_clocks_and_power_of_iterations_are_the_truth_s(run: Run, truth: dict[st
             assert row["token_energy_mj"] == pytest.approx(1e3 * joules / 8192, rel=0.01)
 
 
-def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
+def test_the_hot_gpu_is_named_and_throttled(run: Run, wording: Wording) -> None:
     frame = query(run, parse("R?view=power"))
     rows = rows_of(frame)
     assert min(rows, key=lambda gpu: rows[gpu]["mean_gfx_mhz"] or 0) == "5"
     assert max(rows, key=lambda gpu: rows[gpu]["mean_hotspot_c"] or 0) == "5"
     assert [gpu for gpu, row in rows.items() if row["throttled_pct"]] == ["5"]
     assert "GPU 5 most" in frame.headline[0]
-    assert frame.headline[1].startswith("GPU 5 1576 MHz while busy, median ")
+    wording(frame.headline[1], "GPU 5 1576 MHz")
     assert "throttled: GPU 5 80 %" in frame.headline[1]
     assert rows["0"]["limit_w"] == 750
-    assert any("the limit is the product's TDP" in note for note in frame.notes)
+    wording.among(frame.notes, "TDP")
     powers = [float(row["mean_power_w"] or 0) for row in rows.values()]
     assert frame.total["mean_power_w"] == pytest.approx(sum(powers))
     assert frame.total_title == "all GPUs"
@@ -144,7 +145,8 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
         joules = sum(float(row[name] or 0) for row in rows_of(energy).values())
         assert energy.total[name] == pytest.approx(joules)
     titles = [picture.title for picture in frame.charts]
-    assert "gfx clock against hotspot" in titles and "gfx clock against power" in titles
+    for axis in ("hotspot", "power"):
+        wording.among(titles, "gfx clock", f"against {axis}")
     for picture in frame.charts:
         if "against" in picture.title:
             assert isinstance(picture, LineChart) and len(picture.series) == 8
@@ -241,12 +243,12 @@ def test_the_cap_is_the_telemetry_s_and_each_limiter_has_its_share() -> None:
     assert frame.row(1) == {"limit_w": None, "at_limit_pct": None, "throttled_ppt_pct": 20}
 
 
-def test_what_is_not_known_is_missing(run: Run) -> None:
+def test_what_is_not_known_is_missing(run: Run, wording: Wording) -> None:
     frame = query(with_power(False), parse("R?view=power"))
     assert frame.row(0)["mean_power_w"] == 54.5
     assert frame.row(0)["peak_power_w"] == 99
     assert "mean_gfx_mhz" not in frame.row(0)
-    assert any("the limit is unknown" in note for note in frame.notes)
+    wording.among(frame.notes, "limit is unknown")
     with pytest.raises(UsageError, match="no telemetry of power, clocks or temperatures"):
         query(sample_run(), parse("R?view=power"))
 
@@ -280,15 +282,15 @@ def test_no_title_stands_for_two_figures() -> None:
     assert [each.name for each in own if there.get(header(each), each.name) != each.name] == []
 
 
-def test_means_over_time_and_over_activities_name_each_other() -> None:
+def test_means_over_time_and_over_activities_name_each_other(wording: Wording) -> None:
     over_time = [each for each in DECLARED.values() if each.name.startswith("mean_")]
     # One of two signals has no metric of its own.
     over_time.remove(DECLARED["mean_hot_c"])
     assert len(over_time) >= 6
     for each in over_time:
         twin = METRICS[each.name.removeprefix("mean_")]
-        assert f"; {twin.name} is the mean over the durations of the activities" in each.definition
-        assert "over the durations of the activities, so idle time doesn't" in twin.definition
+        wording(each.definition, twin.name)
+        wording(twin.definition, "idle time")
 
 
 def test_power_over_time_counts_idle_time_and_power_of_activities_does_not(run: Run) -> None:
@@ -326,7 +328,7 @@ def test_the_low_clock_of_a_run_does_not_depend_on_idle_time(pause_ns: int) -> N
     assert figures["gpu_mhz"] == pytest.approx(mean, rel=1e-6)
 
 
-def test_a_gpu_that_idles_longer_is_not_the_slow_one() -> None:
+def test_a_gpu_that_idles_longer_is_not_the_slow_one(wording: Wording) -> None:
     """GPU 1 runs its kernels at a lower clock, GPU 0 pauses at an even lower one."""
     rows, curves = [], {}
     for gpu, busy_mhz, pause_mhz in ((0, 1700.0, 133.0), (1, 1500.0, 1500.0), (2, 1690.0, 1690.0)):
@@ -337,11 +339,7 @@ def test_a_gpu_that_idles_longer_is_not_the_slow_one() -> None:
         curves[gpu] = between(begins, np.append(begins[1:], 2_000_000), values)
     clock = Signal("gfx_mhz", "gfx_mhz", Unit.MHZ, curves, 0, 1700.0)
     run = replace(run_of(rows), measured={"gfx_mhz": clock})
-    assert (
-        query(run, parse("R?view=power"))
-        .headline[-1]
-        .startswith("GPU 1 1500 MHz while busy, median 1695")
-    )
+    wording(query(run, parse("R?view=power")).headline[-1], "GPU 1 1500 MHz", "median 1695")
 
 
 def with_heat(heat: str, seed: int, *, slows: bool = True) -> Run:

@@ -11,6 +11,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
 from tests.training import Rank, opened, step
+from tests.wording import Wording
 
 Tokens = Callable[[int, int], int]
 
@@ -62,13 +63,16 @@ def test_longer_sequences_of_a_gpu_are_more_tokens(tmp_path: Path) -> None:
     assert columns.row(1)["slower_pct"] == pytest.approx(0, abs=0.5)
 
 
-def test_longer_sequences_of_all_gpus_are_more_tokens(tmp_path: Path) -> None:
+def test_longer_sequences_of_all_gpus_are_more_tokens(tmp_path: Path, wording: Wording) -> None:
     texts, _ = said(trained(tmp_path, lambda _, at: 1300 if at in {12, 16} else 1000))
-    assert len(texts) == 1 and "they have 1.3× the tokens" in texts[0]
+    (text,) = texts
+    title, detail = text.splitlines()
+    wording(title, "1.3× the tokens")
+    wording(detail, "1.3× the tokens")
     assert "12" in texts[0] and "16" in texts[0]
 
 
-def test_the_load_of_an_expert_is_more_work(tmp_path: Path) -> None:
+def test_the_load_of_an_expert_is_more_work(tmp_path: Path, wording: Wording) -> None:
     """Every rank's experts have another load each time, those of rank 3 four times as much."""
 
     def load(rank: int, at: int) -> int:
@@ -77,14 +81,17 @@ def test_the_load_of_an_expert_is_more_work(tmp_path: Path) -> None:
     run = trained(tmp_path, lambda *_: 1000, load)
     texts, headline = said(run)
     # What only GPU 3 has too much is the more precise cause; the experts' whole time is around it.
-    assert "GPU 3 has more work" in texts[0] and "1 kernel only there" in texts[1]
+    wording.among(texts[0], "GPU 3 has more work")
+    wording.among(texts[1], "1 kernel only there")
     layer = query(run, parse("R?view=findings")).row(1)
     assert layer["rule"] == "layer" and layer["part_of"] == 1
     assert "GPU 3" in headline and "more work" in headline
     assert "same kernels" not in " ".join([*texts, headline])
 
 
-def test_a_gpu_that_takes_longer_for_the_same_is_still_slow(tmp_path: Path) -> None:
+def test_a_gpu_that_takes_longer_for_the_same_is_still_slow(
+    tmp_path: Path, wording: Wording
+) -> None:
     texts, headline = said(trained(tmp_path, lambda *_: 1000, slow=2))
-    assert "GPU 2" in texts[0] and "the same kernels take 20" in texts[0]
-    assert "the same kernels take 20.0 % longer" in headline
+    wording.among(texts[0], "GPU 2", "20.0 % longer")
+    wording(headline, "20.0 %")

@@ -10,13 +10,14 @@ import pytest
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.jobs import FIRST, Cause, clean, simulated
+from tests.wording import Wording
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("lost", [0.0, 0.05])
 @pytest.mark.parametrize("when", [(), (FIRST + 2, FIRST + 5), (FIRST + 4,)])
 def test_a_rail_that_flaps_is_named_with_all_its_iterations(
-    when: tuple[int, ...], lost: float, tmp_path: Path
+    when: tuple[int, ...], lost: float, tmp_path: Path, wording: Wording
 ) -> None:
     job = replace(clean("tp", 90), lost=lost)
     found = simulated(replace(job, causes=(Cause("link", 3.0 if when else 1.5, (2, 3), when),)))
@@ -25,7 +26,7 @@ def test_a_rail_that_flaps_is_named_with_all_its_iterations(
     frame = query(run, View(run.name, name="findings"))
     rules = [frame.row(row)["rule"] for row in range(len(frame))]
     row = rules.index("slow-link")
-    assert frame.labels[row].startswith("The link of GPUs 2 and 3 is ")
+    wording(frame.labels[row], "GPUs 2 and 3")
     assert all(str(number) in frame.labels[row] for number in when)
     assert ("in step" in frame.labels[row]) == bool(when)
     figures = frame.row(row)

@@ -12,6 +12,7 @@ from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.align.traces import GEMM
 from tests.training import Rank, opened, step
+from tests.wording import Wording
 
 STEPS, STALL_US = 6, 150
 
@@ -99,7 +100,7 @@ def test_hosts_of_a_whole_phase_are_peers_of_each_other(tmp_path: Path) -> None:
     assert asked.row(1)["saving_ns"] == pytest.approx(lost_ns, rel=0.05)
 
 
-def test_hosts_that_stall_in_turn_are_one_finding(tmp_path: Path) -> None:
+def test_hosts_that_stall_in_turn_are_one_finding(tmp_path: Path, wording: Wording) -> None:
     """In each step another one does, in another operation: what no trace names may be anywhere."""
 
     def forward(each: Rank, number: int, stall_us: int) -> None:
@@ -112,6 +113,6 @@ def test_hosts_that_stall_in_turn_are_one_finding(tmp_path: Path) -> None:
     run, lost_ns = _without_and_with(tmp_path, 4, 2500, 2000, forward)
     frame = query(run, View(run.name, name="findings", columns=("+advice",)))
     figures = frame.row(0)
-    assert frame.labels[0].startswith("Another GPU in turn is held back by its host")
+    wording(frame.labels[0], "Another GPU", "its host")
     assert figures["saving_ns"] == pytest.approx(lost_ns, rel=0.1)
     assert "gc.freeze()" in str(figures["advice"])

@@ -25,6 +25,7 @@ from chopper_core.views.query import answer, query
 from chopper_core.views.spec import ViewSpec
 from tests.support import rows_of
 from tests.tui.explorer import measured_run, sample_run
+from tests.wording import Wording
 
 RUN = sample_run(gpus=3, iterations=3, layers=4)
 CUT = replace(RUN, partial_iterations={0: frozenset({10}), 2: frozenset({10, 12})})
@@ -133,7 +134,7 @@ def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
     assert frame.total == pytest.approx({name: scope[name] for name in columns.split(",")})
 
 
-def test_a_view_keeps_what_is_its_own_and_says_so() -> None:
+def test_a_view_keeps_what_is_its_own_and_says_so(wording: Wording) -> None:
     plain, median = (query(RUN, parse(f"R?view=kernels{more}")) for more in ("", "&stat=median"))
     by_name = {column.name: column for column in median.columns}
     assert by_name["kernel_ns"].title == "median kernel time" and "instances" in by_name
@@ -143,16 +144,17 @@ def test_a_view_keeps_what_is_its_own_and_says_so() -> None:
         for each in (plain, median)
     ]
     assert shares[0] == shares[1] and plain.headline == median.headline
-    assert "one per gpu, iteration, layer" in median.notes[0]
-    assert "median per gpu, iteration, layer" in rendered(median, "text")
+    wording(median.notes[0], "per gpu, iteration, layer")
+    wording.among(rendered(median, "text"), "median per gpu, iteration, layer")
     assert json.loads(rendered(median, "json"))["stat"]["over"] == ["gpu", "iteration", "layer"]
 
 
 @pytest.mark.parametrize("asked", ["compare", "timeline", "findings", "ranks"])
-def test_a_view_without_instances_says_so(asked: str) -> None:
+def test_a_view_without_instances_says_so(asked: str, wording: Wording) -> None:
     base = "&base=gpu=0" if asked == "compare" else ""
     plain, stat = (query(RUN, parse(f"R:gpu=1?view={asked}{base}{m}")) for m in ("", "&stat=max"))
-    assert not stat.over and stat.notes[0].startswith(f"no max here: the view {asked} ")
+    assert not stat.over
+    wording(stat.notes[0], "no max", f"view {asked} ")
     assert [c.title for c in plain.columns] == [c.title for c in stat.columns]
     assert "stat" not in json.loads(rendered(stat, "json"))
 
@@ -227,12 +229,13 @@ def test_telemetry_and_shares() -> None:
         assert low["start_ns"] == middle["start_ns"]
 
 
-def test_what_the_figures_are_is_said_everywhere() -> None:
+def test_what_the_figures_are_is_said_everywhere(wording: Wording) -> None:
     frame = query(CUT, parse("R?stat=median"))
     text = rendered(frame, "text")
-    assert "R  median per gpu, iteration" in text and "median time" in text
+    wording.among(text, "median per gpu, iteration")
+    assert "median time" in text
     assert "scope" in text and "total  " not in text
-    assert "steps 10, 12 are truncated by the profiling window: left out unless cut=1" in text
+    wording.among(text, "steps 10, 12", "truncated", "cut=1")
     document = json.loads(rendered(frame, "json"))
     assert document["stat"] == {"name": "median", "over": ["gpu", "iteration"]}
     assert document["columns"][0]["title"] == "median time"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.analyses.gaps import Gap, longest_gap, next_gap
+from chopper_core.analyses.host_causes import READ_BACK, UNSEEN
 from chopper_core.analyses.lanes import QUEUE, host_cells, queue_strip
 from chopper_core.model.charts import Lanes
 from chopper_core.model.side_table import HostKind, HostLane
@@ -145,7 +146,7 @@ def test_a_cursor_in_a_gap_tells_what_the_host_does(tmp_path: Path) -> None:
     gap, host = at(400)
     assert gap == 500_000
     # 300 µs in the operator, 5 in the launch, the rest in nothing that the trace shows.
-    assert host == "reading a value back (aten::item) 300 µs, untraced code 195 µs"
+    assert host == f"{READ_BACK} (aten::item) 300 µs, {UNSEEN} 195 µs"
     assert at(110)[0] == 20_000 and at(150) == (None, None)
     longest = longest_gap(run, View(run.name))
     assert longest == Gap(0, run.origin_ns + 200_000, run.origin_ns + 700_000)

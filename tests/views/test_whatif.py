@@ -28,10 +28,10 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared.row_questions import question_about
 from chopper_core.views.whatif import straggler_metrics
-from tests.conftest import Wording
 from tests.demo import demo_run, small_run
 from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of
+from tests.wording import Wording
 
 MS = 1e6
 TRUTHS = {
@@ -223,7 +223,7 @@ def test_what_a_run_doesnt_record_is_said(tmp_path: Path, wording: Wording) -> N
         wording(found.notes[0], question)
 
 
-def test_contention_of_an_operation_that_is_never_alone_is_unknown() -> None:
+def test_contention_of_an_operation_that_is_never_alone_is_unknown(wording: Wording) -> None:
     rows = []
     for number in range(24):
         begin, is_slowed = 100_000 * number, number % 2
@@ -234,9 +234,7 @@ def test_contention_of_an_operation_that_is_never_alone_is_unknown() -> None:
         comm = Row(since, begin + 32_000 - since, Kind.COMM, stream=1, iteration=step, kernel="all")
         rows.append(replace(comm, operation="reduce"))
     found = OpenRun(run_of(rows)).what_if("always contention as peers")
-    assert found.notes[0].startswith(
-        "always contention as peers: how much communication slows it is unknown: it always runs"
-    )
+    wording(found.notes[0], "contention as peers", "communication")
     known = OpenRun(run_of(rows)).what_if("varies contention as peers")
     assert known.labels
 
@@ -247,7 +245,7 @@ def test_one_gpu_has_no_peers(wording: Wording) -> None:
     wording(found.notes[0], "no stragglers", "one GPU")
 
 
-def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
+def test_a_predicted_run_is_a_run(tmp_path: Path, wording: Wording) -> None:
     measured = OpenRun(demo_run("fsdp2"))
     saving = answers(measured.run, "gpu:5 as peers")["gpu:5 as peers"]["saving_ns"]
     assert saving is not None
@@ -272,7 +270,7 @@ def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
         chart = opened.frame(f":gpu=0/iteration=11{of_measured}&view=timeline").charts[0]
         assert isinstance(chart, Lanes) and chart.ghosts is not None
         whole = opened.frame(f"{of_measured}&view=compare")
-        assert "vs 739.9 ms in measured" in whole.headline[0]
+        wording(whole.headline[0], "739.9 ms in measured")
         assert "predicted=gpu:5%20as%20peers" in whole.address
     OpenRun(predicted).export(tmp_path / "chakra")
     # A stored one has no measured run to ask.
@@ -280,10 +278,10 @@ def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
         OpenRun(read_store(tmp_path / "store")).predicted("gpu:1 as peers")
 
 
-def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers() -> None:
+def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers(wording: Wording) -> None:
     found = OpenRun(demo_run("fsdp2")).what_if("stage=3 as peers", "layer:21 as peers")
     assert "layer:21 as peers" in found.labels
-    assert "'stage=3 as peers': no coordinates of GPUs along pp: give --parallel" in found.notes
+    wording.among(found.notes, "'stage=3 as peers'", "along pp", "--parallel")
 
 
 @pytest.mark.parametrize(
@@ -358,11 +356,11 @@ def test_a_kernel_is_named_as_other_labels_are() -> None:
         assert found[one]["saving_ns"] == found[other]["saving_ns"] != 0, one
 
 
-def test_what_no_counted_step_has_is_said() -> None:
+def test_what_no_counted_step_has_is_said(wording: Wording) -> None:
     run = replace(demo_run("fsdp2"), partial_iterations={0: frozenset([11])})
     for question in ("iteration=11 as peers", "iteration=none as peers"):
         found = OpenRun(run).what_if(question)
-        assert found.notes[0] == f"{question}: it is in no complete step"
+        wording(found.notes[0], question, "no complete step")
 
 
 def test_steps_of_no_time_are_not_replayed() -> None:

@@ -23,7 +23,7 @@ from chopper_core.extensions.runs.figures import (
 )
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
 from chopper_core.extensions.runs.speed import speed_of
-from chopper_core.ingest.cache import found_runs, kept, open_cached, recalled
+from chopper_core.ingest.cache import SMALL_BYTES, found_runs, kept, open_cached, recalled
 from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.inputs import FoundRun
@@ -43,8 +43,6 @@ from chopper_core.util.workers import read_as_done
 from chopper_core.views.frame import Frame
 
 _WAIT_S: Final = 1.0
-_SMALL_BYTES: Final = 1 << 17
-"""A run of fewer is read again in less time than a store of it is written and verified."""
 _FEW_RUNS: Final = 32
 """So many small runs are read before a worker process has started."""
 _NOTHING: Final = (
@@ -90,7 +88,7 @@ class ReadFigures(Struct, frozen=True):
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
         place = kept("rows", str(path), self.overrides) if self.use_cache else None
-        is_small = _size_of(str(path)) <= _SMALL_BYTES
+        is_small = _size_of(str(path)) <= SMALL_BYTES
         found = figures_of_run(self.open(str(path), progress, may_cache=not is_small))
         if place is not None:
             place.keep(found)
@@ -126,7 +124,7 @@ def read_rows(
             yield place, row_of(each, known, given)
     rest.sort(key=lambda place: -file_state(found[place].path)[1])
     paths = [Path(found[place].path) for place in rest]
-    if len(rest) <= _FEW_RUNS and all(_size_of(found[at].path) <= _SMALL_BYTES for at in rest):
+    if len(rest) <= _FEW_RUNS and all(_size_of(found[at].path) <= SMALL_BYTES for at in rest):
         jobs = jobs or 1
     # Workers share the processors; of a single run, its ranks do.
     reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)

@@ -15,13 +15,14 @@ from statistics import median
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import open_cached
+from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import OVERVIEW, view_spec, view_specs
 from chopper_core.views.query import query
 from tests.programs.bench.processes import ROOT
-from tests.programs.bench.runs import store_of
+from tests.programs.bench.runs import ingested, store_of
 
 MILLION = (8, 125_000)
 _SHORTER = 0.99
@@ -30,8 +31,11 @@ _AGAIN = 2
 OPEN, SUMMARY = "open the run", OVERVIEW
 
 
-def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[float, ...]]:
-    """View → ms of the first time in a run that was just opened, and of the next, as a median.
+def measure(
+    store: str, only: str = "", other: str = "", *, with_kept: bool = False
+) -> dict[str, tuple[float, ...]]:
+    """View → ms of the first time in a run that was just opened, and of the next, as a median;
+    `with_kept` with what was worked out before.
 
     The views that compare are also asked to with another store.
     """
@@ -50,15 +54,15 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
         if not name.startswith(only):
             continue
         with suppress(ChopperError):
-            run = _loaded(store, other)
+            run = _loaded(store, other, with_kept)
             cold, *again = (_took(run, names[name]) for _ in range(1 + _AGAIN))
             found[name] = (cold, median(again))
     return found
 
 
-def _loaded(store: str, other: str = "") -> Run:
+def _loaded(store: str, other: str = "", with_kept: bool = False) -> Run:
     """The run, as it is when its first page is on the screen; with another one, that too."""
-    run = open_cached(store)
+    run = open_cached(store) if with_kept else open_run(store)
     query(run, View(store))
     for name in ("start_ns", "duration_ns", "kind", "operation"):
         run.table.column(name).sum()
@@ -72,14 +76,21 @@ def _took(run: Run, view: View) -> float:
 
 
 def views_of(
-    shape: tuple[int, int], rounds: int, compares: bool, only: str = ""
+    shape: tuple[int, int],
+    rounds: int,
+    compares: bool,
+    only: str = "",
+    *,
+    with_kept: bool = False,
 ) -> dict[str, tuple[float, float]]:
     """View → ms cold and again, with another run to compare with or without; each round is a
-    process, with the files in the page cache. `only` is how the names of the views begin."""
+    process, with the files in the page cache. `only` is how the names of the views begin;
+    `with_kept` is as `chopper ingest` leaves the store."""
     ranks, kernels = shape
     code = "from tests.programs.bench.analyses import main; main()"
-    arguments = [sys.executable, "-c", code, "--store", str(store_of(ranks, kernels, parts=True))]
-    arguments += ["--only", only]
+    store = ingested(ranks, kernels) if with_kept else store_of(ranks, kernels, parts=True)
+    arguments = [sys.executable, "-c", code, "--store", str(store), "--only", only]
+    arguments += ["--with-kept"] if with_kept else []
     if compares:
         arguments += ["--other", str(store_of(ranks, int(kernels * _SHORTER), parts=True))]
     rows = [
@@ -102,7 +113,8 @@ def report(shape: tuple[int, int], found: Mapping[str, tuple[float, float]]) -> 
         yield f"| {name} | {' | '.join(f'{cell:.0f}' for cell in cells)} |"
     yield ""
     yield (
-        "Cold is the first view of a run that was just opened, as of `chopper show`. An "
+        "Cold is the first view of a run that was just opened, with nothing kept, as of `chopper "
+        "show --no-cache`. An "
         "answer is kept, so that sorting, filtering and coming back ask for nothing. "
         "Findings is all rules at once: most of its time goes over the instances of operations, "
         "one by one, for contention, unsteady clocks, and layers and iterations that stand out."
@@ -118,9 +130,13 @@ def main() -> None:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--other", default="", help="a store to compare with")
     parser.add_argument("--only", default="", help="views whose name begins so")
+    parser.add_argument("--with-kept", action="store_true", help="with what was worked out before")
     options = parser.parse_args()
     if options.store:
-        print(json.dumps(measure(str(options.store), options.only, options.other)))
+        found = measure(
+            str(options.store), options.only, options.other, with_kept=options.with_kept
+        )
+        print(json.dumps(found))
     else:
         shape = options.ranks, options.kernels
         print("\n".join(report(shape, views_of(shape, options.rounds, compares=True))))

@@ -63,9 +63,10 @@ def of_reading(found: Measured) -> Iterator[Budget]:
         other = found.costs.get(name)
         ratio = other and other.cpu_s / own.cpu_s
         yield at_least(f"cold ingest against {name}, one process, processor time", times, ratio)
-    other = found.costs.get(ORIGINAL)
-    ratio = other and other.wall_s / two.wall_s
-    yield at_least(f"cold ingest against {ORIGINAL}, two processes, wall", 10, ratio)
+    for name, times in ((ORIGINAL, 10.0), (HTA, 18.0), (TRACELENS, 18.0)):
+        other = found.costs.get(name)
+        ratio = other and other.wall_s / two.wall_s
+        yield at_least(f"cold ingest against {name}, two processes, wall", times, ratio)
     ratio = own.cpu_s / found.costs[TYPED].cpu_s
     what = "time of cold ingest against msgspec's typed decoding alone"
     yield Budget(what, "≤ 1.5 ×", f"{ratio:.2f} ×", ratio <= 1.5)
@@ -77,7 +78,7 @@ def of_reading(found: Measured) -> Iterator[Budget]:
 def of_huge(found: Measured | None) -> Iterator[Budget]:
     """The memory of a trace of a gigabyte, and what a second process saves."""
     one, two = (found.costs[name] if found else None for name in (TABLE, SHARED))
-    yield at_most("peak memory, 1 GB trace", 300, one and one.peak_mb, "MB")
+    yield at_most("peak memory, 1 GB trace", 350, one and one.peak_mb, "MB")
     what = "time of two processes against one, 1 GB trace, wall"
     if not one or not two:
         yield Budget(what, "≤ 0.6 ×", NOT_MEASURED, None)
@@ -113,14 +114,25 @@ def of_counters(lines: Sequence[str]) -> Iterator[Budget]:
             yield Budget(f"counters, {cells[0]}, {cells[1]} MB", "–", found, None)
 
 
-def of_paint(
-    demo: Sequence[float], large: Sequence[float], empty: Sequence[float], title: str
-) -> Iterator[Budget]:
+def of_paint(paints: Mapping[str, Sequence[float]], empty: str) -> Iterator[Budget]:
     """From the start of the process to the first complete screen, against an empty app's."""
-    for case, seconds in (("demo", demo), (title, large)):
-        ratio, least = (pick(seconds) / pick(empty) for pick in (median, min))
-        what = f"first complete screen of a run opened before against an empty app's, {case}"
+    for title, seconds in paints.items():
+        if empty in title:
+            continue
+        ratio, least = (pick(seconds) / pick(paints[empty]) for pick in (median, min))
+        what = f"first complete screen of a run opened before against an empty app's, {title}"
         yield Budget(what, "≤ 1.5 ×", f"{ratio:.2f} × ({least:.2f} at best)", ratio <= 1.5)
+
+
+def of_rest(rests: Mapping[str, Sequence[float]], empty: str) -> Iterator[Budget]:
+    """The first complete screen with all that follows it, until the process rests, beyond an empty
+    app's."""
+    for title, seconds in rests.items():
+        if empty in title:
+            continue
+        beyond, least = (1000 * (pick(seconds) - pick(rests[empty])) for pick in (median, min))
+        what = f"first complete screen, until all rests, beyond an empty Textual app, {title}"
+        yield at_most(what, 300, beyond, "ms", least)
 
 
 def of_keys(presses: Presses, title: str) -> Iterator[Budget]:
@@ -134,18 +146,19 @@ def of_keys(presses: Presses, title: str) -> Iterator[Budget]:
     every = [seconds for name, each in presses.items() if name not in WAITS for seconds, _ in each]
     least = [min(each)[0] for name, each in presses.items() if name not in WAITS]
     what = f"processor time of a key, p95 of all keys, {title}"
-    yield at_most(what, 50, 1000 * p95(every), "ms", 1000 * p95(least))
+    yield at_most(what, 100, 1000 * p95(every), "ms", 1000 * p95(least))
     own = 1000 * min(presses[worst])[0]
-    yield at_most(f"… of the slowest key ({worst})", 50, slow[worst], "ms", own)
+    text = f"{slow[worst]:,.0f} ms ({own:,.0f} at best)"
+    yield Budget(f"… of the slowest key ({worst})", "–", text, None)
 
 
 def of_walk(found: Sequence[Press], title: str) -> Iterator[Budget]:
     """Keys in every view of a large run."""
     every = [each.processor_s for each in found if each.key not in FIRST]
     name = f"processor time of a key, p95 of all keys in all open views, {title}"
-    yield at_most(name, 50, 1000 * p95(every), "ms")
+    yield at_most(name, 100, 1000 * p95(every), "ms")
     first = max(each.processor_s for each in found if each.key in FIRST)
-    yield at_most(f"the slowest view, opened the first time, {title}", 1500, 1000 * first, "ms")
+    yield at_most(f"the slowest view, opened the first time, {title}", 300, 1000 * first, "ms")
 
 
 def of_bytes(small: Presses, wide: Presses, idle: int) -> Iterator[Budget]:
@@ -164,10 +177,19 @@ WAITS = ("filter, taken back", "close the hits")
 """Keys that begin as others do: after an escape, the terminal's next byte is waited for."""
 
 
-def of_ranks(steps: Mapping[str, float], title: str) -> Iterator[Budget]:
+def of_ranks(
+    steps: Mapping[str, float], views: Mapping[str, tuple[float, float]], title: str
+) -> Iterator[Budget]:
     """A run of very many ranks, in the core."""
     yield at_most(f"{title}: open", 50, steps["open"], "ms")
     yield at_most(f"{title}: one iteration of one rank", 10, steps["drill to phase"], "ms")
+    yield _slowest(views, 2_000, title)
+
+
+def _slowest(views: Mapping[str, tuple[float, float]], most_ms: float, title: str) -> Budget:
+    slowest = max(views, key=lambda name: views[name][0])
+    what = f"{title}: the slowest view, cold, processor time ({slowest})"
+    return at_most(what, most_ms, views[slowest][0], "ms")
 
 
 def of_writers(
@@ -185,16 +207,15 @@ def of_writers(
 
 
 def of_most(
-    views: Mapping[str, tuple[float, float]], summary_ms: float, presses: Presses, title: str
+    views: Mapping[str, tuple[float, float]], kept_ms: float, presses: Presses, title: str
 ) -> Iterator[Budget]:
     """A run of ten times as many ranks: its views in the core, and its keys."""
     yield at_most(f"{title}: open", 100, views[OPEN][0], "ms")
-    yield at_most(f"{title}: the summary, cold", 3_000, views[SUMMARY][0], "ms")
-    yield at_most(f"{title}: the summary of a run opened before", 300, summary_ms, "ms")
-    slowest = max(views, key=lambda name: views[name][0])
-    what = f"{title}: the slowest view, cold, processor time ({slowest})"
-    yield at_most(what, 3_000, views[slowest][0], "ms")
+    worked_out = f"{views[SUMMARY][0]:,.0f} ms"
+    yield Budget(f"{title}: the summary, worked out by ingest", "–", worked_out, None)
+    yield at_most(f"{title}: the summary after an ingest", 300, kept_ms, "ms")
+    yield _slowest(views, 3_000, title)
     # The first press of each opens a view.
     every = [seconds for _, *again in presses.values() for seconds, _ in again]
     what = f"{title}: processor time of a key in open views, p95"
-    yield at_most(what, 50, 1000 * p95(every), "ms")
+    yield at_most(what, 100, 1000 * p95(every), "ms")

@@ -15,7 +15,7 @@ from typing import Final
 from chopper_core.views import VIEWS
 from chopper_tui.steps import LOADING
 from tests.programs.bench.processes import CHOPPER, ROOT
-from tests.programs.bench.runs import LARGE, store_of
+from tests.programs.bench.runs import LARGE, ingested, store_of
 from tests.tui.terminal_harness import Terminal
 
 KEPT_AFTER_S: Final = 2.0
@@ -30,6 +30,8 @@ SIZES: tuple[tuple[int, int], tuple[int, int]] = ((80, 24), (200, 60))
 _COMPLETE: Final = "costs, saves"
 """Stands above the findings of an overview once they are there."""
 _ROWS_STAND: Final = re.compile(r"\d+ of \d+ rows")
+_MOST_LANES: Final = 64
+"""GPUs of which each has a row; those of more are in rows of their nodes."""
 _LANE: Final = re.compile(r"^[\s│▌]*\d+ .*[▀-█]{20} *│? *$")
 
 
@@ -67,7 +69,7 @@ _STEPS = (
     ("filter, next character", "1"),
     ("filter, taken back", "\x1b"),
     ("pivot: choose", "p"),
-    ("pivot: by operation", ":pivot operation\r"),
+    ("pivot: by operation", "operation\r"),
     ("drill in the pivot", "\r"),
     ("back from the pivot", "H"),
     ("the view before", ":go {start}\r"),
@@ -121,24 +123,23 @@ _ENTER = (("drill: into the row", "\r"), ("up again", "h"))
 def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
     """An iteration's phase in a large store: layers, and everything that leads away from them."""
     store = store_of(ranks, kernels, parts=True)
-    start = f"{store}:gpu=3/iteration=2/backward"
+    start = f"{store}:gpu=3/iteration=2/phase=backward"
     keys = tuple(
         (name, key.format(start=start)) for name, key in (*_ROWS, *_STEPS, *_TIMELINE, *_FIND)
     )
     title = f"{ranks:,} × {kernels:,} kernels"
-    address = f"{store}:gpu=3/iteration=2/phase=backward"
-    return Case(title, (*CHOPPER, address), "32 of 32 rows", keys)
+    return Case(title, (*CHOPPER, start), "32 of 32 rows", keys)
 
 
 def first_screen(ranks: int, kernels: int) -> Case:
     """The first screen of a large store: its overview."""
-    store = str(store_of(ranks, kernels, parts=True))
+    store = str(ingested(ranks, kernels))
     return Case(
         f"{ranks:,} × {kernels:,} kernels",
         (*CHOPPER, store),
         _COMPLETE,
         (),
-        lanes=min(ranks, 5),
+        lanes=min(ranks, 5) if ranks <= _MOST_LANES else 0,
     )
 
 
@@ -168,7 +169,7 @@ _OVER_RANKS = (
 
 def many(ranks: int, kernels: int) -> Case:
     """The overview of very many ranks and what leads on from it."""
-    store = str(store_of(ranks, kernels, parts=True))
+    store = str(ingested(ranks, kernels))
     keys = tuple((name, key.format(start=store)) for name, key in _OVER_RANKS)
     title = f"{ranks:,} ranks × {kernels:,} kernels"
     return Case(title, (*CHOPPER, store), _COMPLETE, keys)
@@ -238,6 +239,16 @@ def first_paint(case: Case, size: tuple[int, int], rest_s: float = 0.0) -> float
             terminal.rest()
             terminal.quiet(rest_s)
         return found
+
+
+def start(case: Case, size: tuple[int, int]) -> tuple[float, float]:
+    """Processor seconds from the start of the process to the first complete screen, and until all
+    that follows it is done."""
+    with opened(case, size) as terminal:
+        terminal.until(lambda: case.is_complete(terminal))
+        paint = terminal.processor_s()
+        terminal.rest()
+        return paint, terminal.processor_s()
 
 
 def first_rows_s(case: Case, size: tuple[int, int], cache: str) -> float:
@@ -337,6 +348,8 @@ _FIRST_OF_THEM: Final = _KEYS.index(("into the row", "\r"))
 """The keys from this one on lead to another breadcrumb, or to a message."""
 _MOST_S: Final = 1.0
 """After which a breadcrumb that hasn't changed won't, and what has brought no byte won't."""
+_TYPED_BYTES: Final = 100
+"""A key that is text in a prompt brings fewer."""
 _PAUSE_S: Final = 0.25
 """Between keys: the detail of a row comes within it."""
 
@@ -349,7 +362,7 @@ def walk(ranks: int, kernels: int, size: tuple[int, int], views: Iterable[str]) 
         terminal.until(lambda: case.is_complete(terminal))
         terminal.rest()
         for view in views:
-            digit = VIEWS[view]
+            digit = VIEWS[view].place
             keys = [(OPENED, f":go {store}?view={view}\r")]
             keys += [(n, key.format(store=store, view=view, digit=digit)) for n, key in _KEYS]
             for number, (name, key) in enumerate(keys, -1):
@@ -364,6 +377,9 @@ def walk(ranks: int, kernels: int, size: tuple[int, int], views: Iterable[str]) 
                 follows = terminal.quiet(_PAUSE_S)
                 took = max(terminal.processor_s() - before, 0.0)
                 found.append(Press(view, name, seconds, took, sent, follows))
+    opened_views = {each.view for each in found if each.key == OPENED and each.sent > _TYPED_BYTES}
+    if 2 * len(opened_views) < len({each.view for each in found}):
+        raise RuntimeError("keys are typed where they open nothing")
     return found
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
+from chopper_core.answers.opening import work_out
 from chopper_core.ingest.batches import gather
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.inputs import Gpu, Source
@@ -242,6 +243,13 @@ def store_of(ranks: int, kernels: int, parts: bool = False) -> Path:
                 run = replace(run, table=table.with_measured(columns))
             write_store(run, folder)
     return folder
+
+
+def ingested(ranks: int, kernels: int) -> Path:
+    """The store of such a run with what `chopper ingest` works out of it."""
+    store = store_of(ranks, kernels, parts=True)
+    work_out(str(store))
+    return store
 
 
 def _is_usable(folder: Path) -> bool:

@@ -25,6 +25,7 @@ from chopper_core.extensions.chakra.schema import (
 )
 from chopper_core.util.errors import DataError
 from tests.limited import within
+from tests.wording import Wording
 
 _SIGNED32, _SIGNED64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 _UNSIGNED32, _UNSIGNED64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -173,13 +174,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_file_that_lies_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+def test_a_file_that_lies_is_refused_in_a_sentence(
+    name: str, tmp_path: Path, wording: Wording
+) -> None:
     data, says = HOSTILE[name]
     path = _file(tmp_path / "a.0.et", delimited(encode_node(Node(id=1))), data)
     with within(8 << 20), EtFile(path) as file, pytest.raises(DataError) as refused:
         list(file)
     assert says in str(refused.value)
-    assert str(refused.value).startswith(f"{path} is damaged: node 2 of the file ")
+    wording(str(refused.value), str(path), "node 2")
     assert "\n" not in str(refused.value)
 
 

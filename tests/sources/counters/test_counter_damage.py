@@ -13,6 +13,7 @@ from chopper_core.sources.counters.rocprofv3_csv import read_process
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, read_counters, write_csv
 from tests.sources.counters.test_counter_json import process
+from tests.wording import Wording
 
 ROUNDS = 60
 
@@ -65,7 +66,7 @@ def test_damage_never_raises_anything_else(tmp_path: Path, name: str, way: str) 
         assert np.median(kept) >= 75, "damage costs the rows around it only"
 
 
-def test_losses_are_counted_in_sentences(tmp_path: Path) -> None:
+def test_losses_are_counted_in_sentences(tmp_path: Path, wording: Wording) -> None:
     columns, rows = counter_rows(KERNELS, {"SQ_WAVES": [1, 2, 3]})
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
     text = path.read_text()
@@ -83,14 +84,15 @@ def test_losses_are_counted_in_sentences(tmp_path: Path) -> None:
     assert run.losses.truncated and run.losses.bad_times == 1
     assert run.losses.unreadable_events == 3
     notes = " ".join(run.losses.notes)
-    assert "ends within a row" in notes and "3 rows could not be read" in notes
-    assert "1 dispatch without valid times" in notes and path.name in notes
+    wording(notes, "within a row")
+    wording(notes, "3 rows")
+    wording(notes, "1 dispatch", "valid times", path.name)
 
 
-def test_a_repeated_value_that_differs_is_noted(tmp_path: Path) -> None:
+def test_a_repeated_value_that_differs_is_noted(tmp_path: Path, wording: Wording) -> None:
     columns, rows = counter_rows(KERNELS, {"SQ_WAVES": [1, 2, 3]})
     _, more = counter_rows(KERNELS, {"SQ_WAVES": [1, 5, 3]})
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows + more)
     run = read_process(counters=path)
     assert run.dispatches.counters["SQ_WAVES"].tolist() == [1, 2, 3]
-    assert "1 value of a counter and dispatch" in " ".join(run.losses.notes)
+    wording.among(run.losses.notes, "1 value")

@@ -23,11 +23,12 @@ from telemetry_texts import (
 
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
 from chopper_core.util.errors import DataError
+from tests.wording import Wording
 
 MIB = 2**20
 
 
-def test_dmon_has_values_and_no_times(tmp_path: Path) -> None:
+def test_dmon_has_values_and_no_times(tmp_path: Path, wording: Wording) -> None:
     found = read(tmp_path, DCGM_DMON, "dcgm.txt")
     assert (found.format, found.clock, found.resolution_ns) == (
         "dcgmi dmon", ClockDomain.UNKNOWN, 0,
@@ -46,7 +47,8 @@ def test_dmon_has_values_and_no_times(tmp_path: Path) -> None:
     assert values(found, SignalName.THROTTLE_PCT) == [0, 100]
     assert values(found, SignalName.THROTTLE_PCT, 1) == [100, 100]
     assert any("no timestamps" in note for note in found.notes)
-    assert found.losses.notes == ["1 row without a GPU or any value: skipped."]
+    (note,) = found.losses.notes
+    wording(note, "1 row", "without a GPU")
 
 
 def test_a_time_before_each_line_of_dmon(tmp_path: Path) -> None:
@@ -179,11 +181,12 @@ def test_the_ratio_of_dcgm_4_6_is_in_percent(
     assert values(found, SignalName.GFX_UTIL_PCT) == percent
 
 
-def test_a_ratio_that_may_be_per_cent_is_left_out(tmp_path: Path) -> None:
+def test_a_ratio_that_may_be_per_cent_is_left_out(tmp_path: Path, wording: Wording) -> None:
     fields = {"DCGM_FI_DEV_GPU_UTIL_RATIO": 1, "DCGM_FI_DEV_BOARD_POWER_WATTS": 100}
     found = read(tmp_path, scraped(fields), "a.prom")
     assert list(found.signals) == [(0, SignalName.POWER_W)]
-    assert found.losses.notes == ["1 value of gfx_util_pct in a wrong unit: skipped."]
+    (note,) = found.losses.notes
+    wording(note, "1 value of gfx_util_pct", "wrong unit")
 
 
 def test_seconds_under_a_limiter_are_shares_of_the_time(tmp_path: Path) -> None:

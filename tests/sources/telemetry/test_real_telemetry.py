@@ -13,6 +13,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.render.info import info_text
 from chopper_core.sources.registry import Family, discover
 from chopper_core.sources.signals import ClockDomain, SignalName
+from tests.wording import Wording
 
 COLUMNS = [
     ("gpu_power.csv", 2, SignalName.POWER_W),
@@ -87,14 +88,14 @@ def test_the_known_figures(rocm_smi_files: Path) -> None:
     }
 
 
-def test_what_is_odd_about_them_is_said(rocm_smi_files: Path) -> None:
+def test_what_is_odd_about_them_is_said(rocm_smi_files: Path, wording: Wording) -> None:
     power = read_telemetry(rocm_smi_files / "gpu_power.csv")
-    assert any(note.startswith("4,312 rows with fewer values") for note in power.notes)
+    wording.among(power.notes, "4,312 rows", "fewer values")
     assert (0, SignalName.POWER_CAP_W) not in power.signals
     temperature = read_telemetry(rocm_smi_files / "gpu_temp.csv")
-    assert any("8 GPUs is mostly cooler" in note for note in temperature.notes)
+    wording.among(temperature.notes, "8 GPUs", "cooler")
     usage = read_telemetry(rocm_smi_files / "gpu_usage.csv")
-    assert any("gfx_activity is ignored" in note for note in usage.notes)
+    wording.among(usage.notes, "gfx_activity")
 
 
 def test_without_a_trace_the_files_are_described(rocm_smi_files: Path) -> None:

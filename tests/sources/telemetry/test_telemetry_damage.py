@@ -31,6 +31,7 @@ from telemetry_texts import (
 from chopper_core.sources.signals import SignalName
 from chopper_core.tables.column import TableRows
 from chopper_core.util.errors import DataError
+from tests.wording import Wording
 
 TEXTS = {
     "metric.csv": METRIC_CSV,
@@ -49,7 +50,7 @@ def power(*rows: str) -> str:
     return POWER + "".join(row + "\n" for row in rows)
 
 
-def test_junk_rows_and_missing_values_are_counted(tmp_path: Path) -> None:
+def test_junk_rows_and_missing_values_are_counted(tmp_path: Path, wording: Wording) -> None:
     telemetry = read(
         tmp_path,
         power(
@@ -70,59 +71,61 @@ def test_junk_rows_and_missing_values_are_counted(tmp_path: Path) -> None:
     assert values(telemetry, SignalName.POWER_CAP_W) == [750] * 4
     assert telemetry.losses.unreadable_events == 2
     assert telemetry.losses.bad_times == 1
-    assert set(telemetry.losses.notes) == {
-        "1 row with more values than headings: skipped as ambiguous.",
-        "1 row without a GPU or any value: skipped.",
-        "1 row with an unusable timestamp, or one of another kind than the first: skipped.",
-        "1 value of power_w in a wrong unit: skipped.",
-        "1 value of power_w out of range: skipped.",
-        "1 value of power_cap_w that can't be parsed: skipped.",
-        "2 values of power_w that can't be parsed: skipped.",
-    }
-    assert "1 row with fewer values than headings: the last columns are missing." in (
-        telemetry.notes
-    )
+    assert len({*telemetry.losses.notes}) == 7
+    for facts in (
+        ("1 row", "more values than headings"),
+        ("1 row", "without a GPU"),
+        ("1 row", "timestamp"),
+        ("1 value of power_w", "wrong unit"),
+        ("1 value of power_w", "range"),
+        ("1 value of power_cap_w", "parsed"),
+        ("2 values of power_w", "parsed"),
+    ):
+        wording.among({*telemetry.losses.notes}, *facts)
+    wording.among(telemetry.notes, "1 row", "fewer values than headings")
 
 
-def test_a_cut_last_row_is_left_out(tmp_path: Path) -> None:
+def test_a_cut_last_row_is_left_out(tmp_path: Path, wording: Wording) -> None:
     text = power(f"{START_S},card0,152.0,750", f"{START_S + 5},card0,153.0,750")
     telemetry = read(tmp_path, text[:-3])
     assert values(telemetry, SignalName.POWER_W) == [152]
     assert telemetry.losses.truncated
-    assert telemetry.losses.notes == ["The file ends within a row, which is skipped."]
+    (note,) = telemetry.losses.notes
+    wording(note, "within a row")
 
 
-def test_unsorted_rows_are_sorted_and_counted(tmp_path: Path) -> None:
+def test_unsorted_rows_are_sorted_and_counted(tmp_path: Path, wording: Wording) -> None:
     rows = [f"{START_S + second},card0,{100 + second},750" for second in (10, 0, 5)]
     telemetry = read(tmp_path, power(*rows))
     assert seconds(telemetry, SignalName.POWER_W) == [0, 5, 10]
     assert values(telemetry, SignalName.POWER_W) == [100, 105, 110]
-    assert "1 row out of order: sorted." in telemetry.notes
+    wording.among(telemetry.notes, "1 row out of order")
     assert not telemetry.losses.notes, "nothing is lost"
 
 
-def test_rows_of_one_stamp_count_as_their_mean(tmp_path: Path) -> None:
+def test_rows_of_one_stamp_count_as_their_mean(tmp_path: Path, wording: Wording) -> None:
     rows = [f"{START_S},card0,{watts},750" for watts in (100, 110, 120)]
     telemetry = read(tmp_path, power(*rows, f"{START_S + 1},card0,7,750"))
     assert values(telemetry, SignalName.POWER_W) == [110, 7]
-    assert telemetry.notes[0].startswith("2 rows with the timestamp of another row")
+    wording(telemetry.notes[0], "2 rows", "timestamp")
     assert not telemetry.losses.notes
 
 
-def test_a_file_twice_in_a_row_gives_the_same(tmp_path: Path) -> None:
+def test_a_file_twice_in_a_row_gives_the_same(tmp_path: Path, wording: Wording) -> None:
     once = read(tmp_path, METRIC_CSV, "once.csv")
     twice = read(tmp_path, METRIC_CSV + METRIC_CSV, "twice.csv")
     for key, entries in once.signals.items():
         for one, other in zip(entries, twice.signals[key], strict=True):
             assert one.time_ns.tolist() == other.time_ns.tolist()
             assert one.value.tolist() == pytest.approx(other.value.tolist())
-    assert "1 row repeating the headings." in twice.notes
+    wording.among(twice.notes, "1 row repeating the headings")
 
 
-def test_lines_before_the_headings_do_no_harm(tmp_path: Path) -> None:
+def test_lines_before_the_headings_do_no_harm(tmp_path: Path, wording: Wording) -> None:
     telemetry = read(tmp_path, f"WARNING: low-power state\n\n{ROCM_SMI_CSV}")
     assert values(telemetry, SignalName.POWER_W) == [152, 155.5]
-    assert telemetry.losses.notes == ["1 row before the headings: skipped."]
+    (note,) = telemetry.losses.notes
+    wording(note, "1 row before the headings")
 
 
 def test_zeros_at_the_end_are_no_row(tmp_path: Path) -> None:
@@ -139,11 +142,14 @@ def test_headings_may_change_within_a_file(tmp_path: Path) -> None:
     assert values(telemetry, SignalName.POWER_W) == [152, 153]
 
 
-def test_an_accumulator_under_the_name_of_a_share_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_an_accumulator_under_the_name_of_a_share_is_not_taken_for_one(
+    tmp_path: Path, wording: Wording
+) -> None:
     text = "timestamp,gpu,gfx_activity,socket_power\n"
     telemetry = read(tmp_path, text + f"{START_S},0,87772295,700\n")
     assert (0, SignalName.GFX_UTIL_PCT) not in telemetry.signals
-    assert telemetry.losses.notes == ["1 value of gfx_util_pct out of range: skipped."]
+    (note,) = telemetry.losses.notes
+    wording(note, "1 value of gfx_util_pct", "range")
 
 
 def test_sensors_that_a_gpu_lacks_are_missing(tmp_path: Path) -> None:
@@ -153,19 +159,18 @@ def test_sensors_that_a_gpu_lacks_are_missing(tmp_path: Path) -> None:
     assert telemetry.losses.notes == []
 
 
-def test_a_counter_that_was_set_back_is_named(tmp_path: Path) -> None:
+def test_a_counter_that_was_set_back_is_named(tmp_path: Path, wording: Wording) -> None:
     text = "time_ns,clock,gpu,pcie_bytes\n1,epoch,0,1000\n2,epoch,0,4000\n3,epoch,0,10\n"
     telemetry = read(tmp_path, text + "4,epoch,0,30\n")
     assert values(telemetry, SignalName.PCIE_BYTES) == [0, 3000, 3000, 3020]
-    assert telemetry.losses.notes == [
-        "pcie_bytes was reset 1 time: the amount counted in the meantime is unknown and not added."
-    ]
+    (note,) = telemetry.losses.notes
+    wording(note, "pcie_bytes", "1 time", "not added")
 
 
-def test_a_hotspot_below_the_edge_is_pointed_out(tmp_path: Path) -> None:
+def test_a_hotspot_below_the_edge_is_pointed_out(tmp_path: Path, wording: Wording) -> None:
     text = "timestamp,device,temp_edge_celsius,temp_junction_celsius\n"
     telemetry = read(tmp_path, text + f"{START_S},card0,51,44\n")
-    assert any("cooler than the edge" in note for note in telemetry.notes)
+    wording.among(telemetry.notes, "cooler than the edge")
     assert values(telemetry, SignalName.HOTSPOT_C) == [44]
 
 

@@ -23,6 +23,7 @@ from telemetry_texts import (
 
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.util.errors import DataError
+from tests.wording import Wording
 
 OTHERS = {
     "trace.json": ('{"schemaVersion": 1, "traceEvents": [{"gpu": 0, "power_usage": 1}]}', "JSON"),
@@ -88,12 +89,12 @@ def test_parquet_whose_names_are_no_text_is_skipped(tmp_path: Path, family: Fami
     discover([path], family)
 
 
-def test_parquet_of_something_else_is_skipped(tmp_path: Path) -> None:
+def test_parquet_of_something_else_is_skipped(tmp_path: Path, wording: Wording) -> None:
     write_table(pyarrow.table({"a": [1]}), tmp_path / "a.parquet")
     put(tmp_path / "b.parquet", b"PAR1 and no more")
     reasons = [file.reason for file in find_telemetry([tmp_path]).skipped]
-    assert reasons[0] == "is a Parquet file without time_ns and signals"
-    assert reasons[1].startswith("is Parquet that can't be read")
+    wording(reasons[0], "Parquet", "time_ns", "signals")
+    wording(reasons[1], "Parquet")
 
 
 def test_only_the_start_of_a_file_is_read_to_tell_it(tmp_path: Path) -> None:

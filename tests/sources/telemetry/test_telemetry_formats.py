@@ -37,6 +37,7 @@ from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import TelemetryTable
 from chopper_core.util.errors import DataError
+from tests.wording import Wording
 
 MIB = 2**20
 
@@ -57,12 +58,12 @@ def test_amd_smi_metric_csv(tmp_path: Path) -> None:
     assert telemetry.losses.notes == []
 
 
-def test_the_gfx_clock_is_the_mean_of_the_xcds(tmp_path: Path) -> None:
+def test_the_gfx_clock_is_the_mean_of_the_xcds(tmp_path: Path, wording: Wording) -> None:
     telemetry = read(tmp_path, METRIC_CSV)
     assert parts(telemetry, SignalName.GFX_MHZ) == ["", "xcd0", "xcd1"]
     assert values(telemetry, SignalName.GFX_MHZ) == [2050] * 3
     assert values(telemetry, SignalName.GFX_MHZ, part="xcd1") == [2000] * 3
-    assert any("mean of its XCDs' clocks" in note for note in telemetry.notes)
+    wording.among(telemetry.notes, "XCDs' clocks")
 
 
 def test_energy_counts_from_the_first_sample(tmp_path: Path) -> None:
@@ -113,11 +114,12 @@ def test_amd_smi_without_watching_has_no_times(tmp_path: Path) -> None:
     assert "no timestamps" in telemetry.notes[0]
 
 
-def test_unstamped_snapshots_are_numbered(tmp_path: Path) -> None:
+def test_unstamped_snapshots_are_numbered(tmp_path: Path, wording: Wording) -> None:
     text = "gpu,power_usage,gfx_clk\n0,100,900\n1,101,901\ngpu,power_usage,gfx_clk\n0,200,902\n"
     telemetry = read(tmp_path, text)
     assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [0, 1]
-    assert "1 row repeating the headings." in telemetry.notes and not telemetry.losses.notes
+    wording.among(telemetry.notes, "1 row repeating the headings")
+    assert not telemetry.losses.notes
 
 
 def test_old_amd_smi_monitor_csv(tmp_path: Path) -> None:
@@ -139,7 +141,9 @@ def test_new_amd_smi_monitor_csv(tmp_path: Path) -> None:
     assert values(telemetry, SignalName.VRAM_BYTES) == [1536 * MIB, 2048 * MIB]
 
 
-def test_rows_of_processes_between_those_of_gpus_are_no_readings(tmp_path: Path) -> None:
+def test_rows_of_processes_between_those_of_gpus_are_no_readings(
+    tmp_path: Path, wording: Wording
+) -> None:
     """`amd-smi monitor -w 1 --process --csv` writes a table of each by turns."""
     second_table = "timestamp,gpu,name,pid,gtt_mem,cpu_mem,vram_mem,mem_usage"
     text = ""
@@ -153,7 +157,7 @@ def test_rows_of_processes_between_those_of_gpus_are_no_readings(tmp_path: Path)
     assert [values(found, SignalName.POWER_W, gpu) for gpu in (0, 1)] == [[700] * 3, [701] * 3]
     assert values(found, SignalName.HOTSPOT_C) == [60] * 3
     assert found.unused == {"xcp": 6}
-    assert any(note.startswith("6 rows of another table") for note in found.losses.notes)
+    wording.among(found.losses.notes, "6 rows")
 
 
 def test_amd_smi_monitor_json(tmp_path: Path) -> None:
@@ -258,11 +262,13 @@ def test_time_under_each_reason_is_a_share(tmp_path: Path, written: str) -> None
     assert [*found.unused] == ["clocks_event_reasons_counters.sync_boost [us]"]
 
 
-def test_nvidia_smi_falls_back_where_a_column_has_no_values(tmp_path: Path) -> None:
+def test_nvidia_smi_falls_back_where_a_column_has_no_values(
+    tmp_path: Path, wording: Wording
+) -> None:
     text = "timestamp, power.draw [W], power.draw.instant [W]\n2025/08/07 16:58:23, [N/A], 131 W\n"
     telemetry = read(tmp_path, text)
     assert values(telemetry, SignalName.POWER_W) == [131]
-    assert any("don't name their GPU" in note for note in telemetry.notes)
+    wording.among(telemetry.notes, "don't name their GPU")
 
 
 @pytest.mark.few(4)
@@ -286,13 +292,14 @@ def test_rows_in_rounds_are_those_of_the_gpus_in_order(
         assert len(values(telemetry, SignalName.POWER_W, gpu)) >= 0.95 * 622
 
 
-def test_a_round_with_a_missing_row_is_not_used(tmp_path: Path) -> None:
+def test_a_round_with_a_missing_row_is_not_used(tmp_path: Path, wording: Wording) -> None:
     lines = ["timestamp, power.draw [W]"]
     lines += [f"{_stamp(100 * n + gpu)}, {100 + gpu} W" for n in range(50) for gpu in range(2)]
     del lines[40]
     telemetry = read(tmp_path, "\n".join(lines) + "\n")
     assert [len(values(telemetry, SignalName.POWER_W, gpu)) for gpu in range(2)] == [49, 49]
-    assert telemetry.losses.notes == ["1 row of rounds without a row for each GPU: skipped."]
+    (note,) = telemetry.losses.notes
+    wording(note, "1 row", "each GPU")
 
 
 def test_irregular_rows_of_one_gpu_are_no_rounds(tmp_path: Path) -> None:
@@ -370,10 +377,10 @@ def test_own_csv_with_both_clocks_knows_their_relation(tmp_path: Path) -> None:
     assert any("spread 100 ns" in note for note in telemetry.notes)
 
 
-def test_own_csv_without_a_clock_says_so(tmp_path: Path) -> None:
+def test_own_csv_without_a_clock_says_so(tmp_path: Path, wording: Wording) -> None:
     telemetry = read(tmp_path, "time_ns,gpu,power_w\n5,0,1\n")
     assert telemetry.clock is ClockDomain.UNKNOWN
-    assert any("doesn't name the clock" in note for note in telemetry.notes)
+    wording.among(telemetry.notes, "clock")
 
 
 def test_a_clock_column_names_the_clock(tmp_path: Path) -> None:
@@ -440,7 +447,7 @@ def test_amd_smi_says_pcie_in_megabits(tmp_path: Path) -> None:
     assert values(read(tmp_path, text), SignalName.PCIE_GBPS) == [pytest.approx(1.0)]
 
 
-def test_windows_of_zeus_have_their_mean_power(tmp_path: Path) -> None:
+def test_windows_of_zeus_have_their_mean_power(tmp_path: Path, wording: Wording) -> None:
     """An epoch holds its steps; a name can have commas; a window without a reading counts less."""
     path = tmp_path / "zeus.csv"
     path.write_text(
@@ -457,11 +464,12 @@ def test_windows_of_zeus_have_their_mean_power(tmp_path: Path) -> None:
     assert first.begin_ns is not None
     assert first.begin_ns.tolist() == [1_000_500_000_000, 1_001_000_000_000]
     assert first.time_ns.tolist() == [1_001_000_000_000, 1_001_250_000_000]
-    assert telemetry.notes == ["1 windows overlap later ones, whose power is shown instead."]
+    (note,) = telemetry.notes
+    wording(note, "1 window")
     assert telemetry.losses.unreadable_events == 1
 
 
-def test_energy_of_processors_is_that_of_the_node(tmp_path: Path) -> None:
+def test_energy_of_processors_is_that_of_the_node(tmp_path: Path, wording: Wording) -> None:
     """Of windows that hold no other one, where there is a reading."""
     path = tmp_path / "zeus.csv"
     path.write_text(
@@ -469,10 +477,9 @@ def test_energy_of_processors_is_that_of_the_node(tmp_path: Path) -> None:
         "1000,a,2,300,100,None,1\n1002,b,3,300,150,15,2\n1000,both,5,600,250,20,3\n"
     )
     telemetry = read_source(path, Family.TELEMETRY)
-    assert telemetry.notes[:2] == [
-        "CPU 0: 250 J in 5 s of windows, 50 W.",
-        "DRAM 0: 15 J in 3 s of windows, 5 W.",
-    ]
+    first, second = telemetry.notes[:2]
+    wording(first, "CPU 0", "250 J", "5 s", "50 W")
+    wording(second, "DRAM 0", "15 J", "3 s", "5 W")
     assert telemetry.unused == {"new": 3}
 
 
@@ -509,7 +516,7 @@ def test_a_heading_that_no_file_can_have_is_refused(declared: str) -> None:
 POWERS = "power.draw [W], power.draw.average [W], power.draw.instant [W]"
 
 
-def test_one_column_is_the_power_of_all_gpus(tmp_path: Path) -> None:
+def test_one_column_is_the_power_of_all_gpus(tmp_path: Path, wording: Wording) -> None:
     """Since driver 535 there are three; power.draw is lacking on one GPU."""
     lines = [f"timestamp, index, name, {POWERS}"]
     for second in range(3):
@@ -518,13 +525,13 @@ def test_one_column_is_the_power_of_all_gpus(tmp_path: Path) -> None:
             lines.append(f"{stamp}, {gpu}, NVIDIA H100 80GB HBM3, {draw}, 200 W, {310 + gpu} W")
     found = read(tmp_path, "\n".join([*lines, ""]))
     assert [values(found, SignalName.POWER_W, gpu)[0] for gpu in (0, 1)] == [310, 311]
-    assert any(note.startswith("power_w is power.draw.instant; ") for note in found.notes)
+    wording.among(found.notes, "power_w is power.draw.instant")
     assert {gpu.model for gpu in found.gpus} == {"NVIDIA H100 80GB HBM3"}
     run = open_run(str(tmp_path), jobs=1)
     assert run.hardware is not None and run.hardware.name == "H100-SXM"
 
 
-def test_the_hour_that_repeats_at_the_end_of_summer_time(tmp_path: Path) -> None:
+def test_the_hour_that_repeats_at_the_end_of_summer_time(tmp_path: Path, wording: Wording) -> None:
     """10 minutes of 400 W up to 3:00, then 20 of 200 W from 2:00."""
     times = [*range(170 * 60, 180 * 60, 10), *range(120 * 60, 140 * 60, 10)]
     lines = ["timestamp, index, power.draw [W]"]
@@ -535,7 +542,7 @@ def test_the_hour_that_repeats_at_the_end_of_summer_time(tmp_path: Path) -> None
     power = samples(found, SignalName.POWER_W)
     assert set(np.diff(power.time_ns).tolist()) == {10 * SECOND_NS}
     assert power.value.tolist() == [400] * 60 + [200] * 120
-    assert any("120 rows after that are an hour later" in note for note in found.notes)
+    wording.among(found.notes, "120 rows", "an hour later")
     # Another step back is disorder, and so are two of an hour: the rows are sorted.
     for rows in (lines[40:60] + lines[1:40], lines[1:] + lines[1:]):
         again = read(tmp_path, "\n".join([lines[0], *rows, ""]))

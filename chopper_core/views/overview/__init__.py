@@ -1,10 +1,7 @@
-"""Overview: the speed of a run, the parts of its step, each GPU's difference from the others, the
-findings.
-"""
+"""Overview: a run's speed, the parts of its step, how its GPUs differ, and the findings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
@@ -16,16 +13,10 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.analyses.kernel_figures import columns_of_kernels
-from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
-from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
-from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
+from chopper_core.analyses.rows import ALL_GPUS, GpuRows, Own, Partition
 from chopper_core.analyses.samples import (
-    gpus_of,
     mean_powers,
-    sampled_columns,
-    sampled_notes,
     total_power,
-    totals_of,
 )
 from chopper_core.analyses.step_account import (
     COUNTED,
@@ -36,7 +27,6 @@ from chopper_core.analyses.step_account import (
     doubt_of,
     facts_of,
     headline_of,
-    power_text,
     step_of,
     without,
 )
@@ -51,26 +41,28 @@ from chopper_core.columns import (
 )
 from chopper_core.model import address
 from chopper_core.model.charts import (
-    Band,
     Card,
     Cards,
     Composition,
-    LaneCells,
-    Lanes,
-    Pointed,
     Series,
 )
 from chopper_core.model.column_names import AWAITED, HEAT, HOTSPOT
-from chopper_core.model.phrases import count, facts, time
-from chopper_core.model.run import Run, longer_program
-from chopper_core.model.table import NO_LABEL, Kind, Phase
-from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
-from chopper_core.model.view import Interval, View, child_of, with_view
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.model.run import Run
+from chopper_core.model.table import Kind, Phase
+from chopper_core.model.units import LONG_TIMES
+from chopper_core.model.view import View, child_of, with_view
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
-from chopper_core.util.grouping import stable_order, sums_of
+from chopper_core.util.grouping import sums_of
+from chopper_core.views.overview.lanes import step_lanes
+from chopper_core.views.overview.without_trace import (
+    MAX_CARDS,
+    overview_of_log,
+    overview_of_samples,
+    overview_of_snapshot,
+)
 from chopper_core.views.shared.rows_of_samples import result_of_samples
-from chopper_core.views.shared.table_view import known_columns, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 OPERATION: Final = "operation"
@@ -91,8 +83,6 @@ SPEC: Final = ViewSpec(
 
 _MAX_GPUS: Final = 64
 """Of more GPUs, rows are nodes, where their hosts are known."""
-_MAX_CARDS: Final = 12
-_NOTHING: Final = -1
 _UNITS: Final = (*LONG_TIMES, (1e5, 1e6, "ms"), (0.0, 1e3, "µs"))
 """From which time a step is written in units of how many ns, and their name."""
 _KINDS: Final = {"compute": "compute", "comm": "communication", "copy": "copies"}
@@ -123,11 +113,11 @@ class _Slow(Struct, frozen=True, eq=False):
 
 def answer(run: Run, view: View) -> ViewResult:
     if run.is_logged_only:
-        return _of_log(run, view)
+        return overview_of_log(run, view)
     if run.is_snapshot:
-        return _of_snapshot(run, view)
+        return overview_of_snapshot(run, view)
     if run.is_sampled_only:
-        return result_of_samples(run, view, _of_samples(run, view))
+        return result_of_samples(run, view, overview_of_samples(run, view))
     step = step_of(run, view)
     return _result(step, run.memo(_slow_key(view), lambda: _slow_of(step)))
 
@@ -189,7 +179,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
             *_slowed_by_recording(step.run),
             *doubt_of(step),
         ),
-        charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
+        charts=(_composition(step, base), step_lanes(step, rows), _cards_of(step, slow)),
         base=base_of_steps(run, view),
         total_title=ALL_GPUS,
     )
@@ -229,7 +219,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None, headline: 
     rows = Partition(OPERATION, labels, nodes, step.whole)
     shown = columns_of_kernels(run, rows, {})
     at = shown.index("mean_ns") + 1
-    lanes = replace(_lanes(step, _gpu_rows(step)), has_own_rows=True)
+    lanes = replace(step_lanes(step, _gpu_rows(step)), has_own_rows=True)
     result = table_view(
         view,
         rows,
@@ -334,85 +324,6 @@ def _pending(metric: Metric, rows: GpuRows, reason: str) -> tuple[Metric, Values
     return replace(metric, missing_because=reason), numbered([None] * len(rows.labels))
 
 
-def _lanes(step: Step, rows: GpuRows) -> Lanes:
-    steps = step.times.by_gpu_ns
-    gpus = [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
-    labels = [f"GPU {gpu}" for gpu in gpus]
-    if rows.level != "gpu":
-        level = "" if rows.level == NODE else f"{rows.level} "
-        pairs = zip(rows.labels, labels, strict=True)
-        labels = [f"{level}{label} {gpu}" for label, gpu in pairs]
-    return _lanes_chart(step, gpus, labels)
-
-
-def _lanes_chart(
-    step: Step, gpus: Sequence[int], labels: Sequence[str], part: tuple[float, float] = (0.0, 1.0)
-) -> Lanes:
-    """A lane per row, of one GPU each, over a part of the step of typical length.
-
-    The activities of a lane are brought together when its cells are asked for.
-    """
-    run, at = step.run, step.times.typical
-    begins_ns, ends_ns = step.spans_ns
-    first, last = int(begins_ns[at]), int(ends_ns[at])
-    if not step.times.iterations:
-        first, last = longer_program(run, first, last)
-    begin = first + int(part[0] * (last - first))
-    end = max(first + int(part[1] * (last - first)), begin + 1)
-
-    def lane(row: int) -> Lane:
-        key = ("overview lane", gpus[row], first, last)
-        return run.memo(key, lambda: _lane(step, gpus[row], first, last))
-
-    def cells(row: int, bins: int) -> LaneCells:
-        return cells_of(run, lane(row), begin, end, bins)
-
-    def bands(row: int, bins: int) -> tuple[Band, ...]:
-        return (_phases(step, lane(row), edges(begin, end, bins)),)
-
-    number = f"step {step.times.iterations[at]}" if step.times.iterations else "the scope"
-    seen = Interval(
-        begin - run.origin_ns,
-        end - run.origin_ns,
-        _NOTHING,
-        None,
-        int(ends_ns.max()) - run.origin_ns,
-    )
-    return Lanes(
-        title=f"GPUs in {number}",
-        lanes=tuple(labels),
-        owners=tuple(f"GPU {gpu}" for gpu in gpus),
-        kinds=KIND_NAMES,
-        seen=seen,
-        pointed=(Pointed(),) * len(labels),
-        cells=cells,
-        bands=bands,
-        classes=CLASS_NAMES,
-        part=lambda begin, end: _lanes_chart(step, gpus, labels, (begin, end)),
-    )
-
-
-def _lane(step: Step, gpu: int, begin: int, end: int) -> Lane:
-    table = step.run.table
-    rows = step.run.tree().node((str(gpu),)).selection
-    starts = table.start_ns[rows]
-    there = np.flatnonzero((starts < end) & (starts + table.duration_ns[rows] > begin))
-    there = there[stable_order(starts[there])]
-    chosen = there + rows.start if isinstance(rows, slice) else rows[there]
-    return lane_of(table, chosen, gpu, EVERY_STREAM)
-
-
-def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
-    """The phase of the activity that started last before the middle of each cell."""
-    table = step.run.table
-    middles = (cut[:-1] + cut[1:]) // 2
-    codes = table.phase[lane.rows].astype(np.int64)
-    named = np.flatnonzero(codes != NO_LABEL)
-    place = np.searchsorted(lane.starts_ns[named], middles, "right") - 1
-    keys = np.where(place >= 0, codes[named[place]] if len(named) else _NOTHING, _NOTHING)
-    return Band("phase", label_spans(keys, lambda code: table.text_of("phase", code)))
-
-
 def _composition(step: Step, base: Step | None) -> Composition:
     known = [each for each in (step, base) if each is not None]
     labels, titles, some, divided = _sides(step, base), TITLES, "", frozenset[str]()
@@ -501,7 +412,7 @@ def _cards(step: Step) -> Cards:
     if step.view.baseline is not None:
         cards, figures = evidence.changes, "change"
     try:
-        found = cards(step.run, step.view, _MAX_CARDS)
+        found = cards(step.run, step.view, MAX_CARDS)
         if step.view.baseline is None:
             number = evidence.number_of_findings(step.run, step.view)
     except ChopperError as error:
@@ -509,13 +420,6 @@ def _cards(step: Step) -> Cards:
         asked = address.render(with_view(step.view, "findings"))
         found = (Card((), "", asked, f"not checked: {error}"),)
     return Cards(_cards_title(step.view), found, figures=figures, number=number)
-
-
-_SHOWN_OF_SAMPLES: Final = (
-    *("mean_power_w", "peak_power_w", "sampled_energy_j", "mean_gfx_mhz", "lowest_gfx_mhz"),
-    *("mean_hot_c", "hottest_c", "mean_throttle_pct", "low_clock_pct", "mean_gfx_util_pct"),
-    "window_ns",
-)
 
 
 def _whole_run(step: Step) -> tuple[str, ...]:
@@ -526,66 +430,3 @@ def _whole_run(step: Step) -> tuple[str, ...]:
 
     traced = traced_steps(step.run)
     return () if traced is None else (traced.sentence,)
-
-
-def _of_log(run: Run, view: View) -> ViewResult:
-    """The windows of the log of a run that has nothing else, and its findings."""
-    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
-    from chopper_core.views.shared.log_rows import of_windows
-
-    found = of_windows(run, View(view.run))
-    number = number_of_findings(run, view)
-    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
-    return replace(
-        found, opens=lambda row: with_view(view, "training"), charts=(*found.charts[:2], cards)
-    )
-
-
-def _of_snapshot(run: Run, view: View) -> ViewResult:
-    """What holds the memory of a run that has snapshots of it alone, and its findings."""
-    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
-    from chopper_core.views.shared.held_memory import held_rows
-
-    found = held_rows(run, View(view.run))
-    number = number_of_findings(run, view)
-    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
-    return replace(
-        found, opens=lambda row: with_view(view, "memory"), charts=(found.charts[0], cards)
-    )
-
-
-def _of_samples(run: Run, view: View) -> ViewResult:
-    from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
-    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
-    from chopper_core.views.shared.sample_charts import charts
-
-    own = sampled_columns(run)
-    found = samples_of(run, view, WINDOW_NS) if own else []
-    number = number_of_findings(run, view)
-    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
-    return table_view(
-        view,
-        LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
-        own,
-        total=totals_of(own),
-        shown=known_columns(own, _SHOWN_OF_SAMPLES),
-        headline=(_headline_of_samples(run, own), *([run.status] if run.status else [])),
-        notes=sampled_notes(run),
-        charts=(*charts(found, run.origin_ns)[:2], cards),
-    )
-
-
-def _headline_of_samples(run: Run, own: Own) -> str:
-    total = totals_of([each for each in own if each[1].present().all()])
-    parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]
-    if not run.status and (window := totals_of(own).get("window_ns")):
-        parts.append(f"window {time(window)}")
-    if "mean_power_w" in total:
-        parts.append(f"mean power {power_text(total['mean_power_w'])}")
-    if not run.status and "sampled_energy_j" in total:
-        parts.append(f"energy {scaled_text(total['sampled_energy_j'], Unit.JOULES)}")
-    if "mean_gfx_mhz" in total:
-        parts.append(f"clock {total['mean_gfx_mhz']:,.0f} MHz")
-    if "mean_hot_c" in total:
-        parts.append(f"{total['mean_hot_c']:.1f} °C")
-    return facts(*parts)
