@@ -193,7 +193,7 @@ def test_exposed_communication(
     assert row["gpu_time_ns"] == near(total)
     # One figure to quote, which is what it costs; that with its waits is in brackets.
     cost = f"{row['cost_ns'] / MS:.4g} ms per GPU and step"
-    wording(row["said"], f"({total / 16e6:.4g} ms", cost)
+    wording(row["said"], f"{total / 16e6:.4g} ms", cost)
     # Named is the operation with the most of it in all phases, not the largest part in a phase:
     # of what the finding costs, which is without waiting, as is the share in its title.
     table, exposed = run.table, Counter[str]()
