@@ -47,6 +47,8 @@ _TERM: Final = re.compile(
 )
 _ALIASES: Final = {"stage": "pp"}
 _KINDS: Final = {"compute": Kind.COMPUTE, "comm": Kind.COMM, "copy": Kind.COPY}
+_OF_KERNELS: Final = ("kernel", "class")
+"""Levels that kernels have wherever they are, as their peers do."""
 HOST: Final = "host"
 _LAUNCH: Final = "launch"
 _MEMORY: Final = "memory"
@@ -77,6 +79,8 @@ class Selection(Struct, frozen=True, eq=False):
     rows: Mask
     levels: frozenset[str]
     """The levels that it names."""
+    kernels: Mask
+    """The activities, wherever they are, of the kernels that it names."""
     is_host: bool = False
     is_launch: bool = False
     steps: Int64 | None = None
@@ -210,7 +214,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
     if change == "as peers":
         if chosen.is_host:
             return questions.host_as_peers(run, graph, nodes)
-        return questions.as_peers(run, graph, chosen.rows, chosen.differ_in)
+        return questions.as_peers(run, graph, chosen.rows, chosen.differ_in, chosen.kernels)
     return questions.without_contention(
         predictor, chosen.rows, as_others=change == "contention as peers"
     )
@@ -220,13 +224,14 @@ def selected(run: Run, text: str, question: str) -> Selection:
     """The activities that the terms of a filter choose; those of a host by what it launches."""
     table = run.table
     rows, levels, steps = np.ones(len(table), np.bool_), set[str](), None
+    kernels = rows.copy()
     words = text.lower().split()
     for word in text.split():
         if word.lower() in _KINDS:
             rows &= table.kind == _KINDS[word.lower()]
             continue
         if word.lower() == _MEMORY:
-            rows &= questions.bound_by_memory(run)
+            kernels &= questions.bound_by_memory(run)
             continue
         if word.lower() in (HOST, _LAUNCH):
             continue
@@ -251,9 +256,12 @@ def selected(run: Run, text: str, question: str) -> Selection:
             there = ~there
         if level == "iteration" and HOST in words:
             steps = distinct(table.iteration[there]).astype(np.int64)
+        elif level in _OF_KERNELS:
+            kernels &= there
         else:
             rows &= there
-    return Selection(rows, frozenset(levels), HOST in words, _LAUNCH in words, steps)
+    is_host, is_launch = HOST in words, _LAUNCH in words
+    return Selection(rows & kernels, frozenset(levels), kernels, is_host, is_launch, steps)
 
 
 def _matching(run: Run, level: str, term: str, question: str, is_named: bool) -> Mask:

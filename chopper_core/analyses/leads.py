@@ -239,20 +239,38 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def stragglers(self) -> tuple[Straggler, ...]:
         """The GPUs that the others wait for, the one that delays them most first.
 
-        A second one has a cause of its own, and isn't late only because of a far later one.
+        A second one has a cause of its own, and isn't late only because of a far later one. One
+        that is late for another cause in other steps is there twice.
         """
         if self.delays_ns is None:
             return self._last_by_leads()
-        mean, late = self.delays_ns.mean(axis=1), list[Straggler]()
+        late = list[Straggler]()
         for place in self._late[:_MAX_EXPLAINED].tolist():
             own = self.delays_ns[place]
-            delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
-            delay = float(own[delayed].mean())
-            found = self._explained(place, float(mean[place]), delayed, delay)
-            others = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
-            if not late or (found.cause and delay > MIN_OF_OTHERS * others):
+            found = self._late_by(place, own)
+            if late and not self._is_of_its_own(found, late):
+                continue
+            rest = np.where(np.isin(np.arange(len(own)), found.delayed), 0.0, own)
+            again = self._late_by(place, rest) if rest.max() > self._least_once_ns else None
+            if again is None or again.cause in (None, found.cause):
                 late.append(found)
+                continue
+            first = replace(found, delay_ns=found.delay_ns - again.delay_ns)
+            late += [first, again] if self._is_of_its_own(again, [*late, first]) else [found]
         return tuple(late)
+
+    def _late_by(self, place: int, own_ns: Float64) -> Straggler:
+        """A GPU that delays the steps by so much each, and why."""
+        delayed = np.flatnonzero(own_ns > _SAME_DELAY * own_ns.max())
+        delay = float(own_ns[delayed].mean())
+        return self._explained(place, float(own_ns.mean()), delayed, delay)
+
+    def _is_of_its_own(self, found: Straggler, late: Sequence[Straggler]) -> bool:
+        """Whether one has a cause, and delays its steps by as much as those before it do."""
+        assert self.delays_ns is not None
+        delayed = list(found.delayed)
+        others = max(self.delays_ns[one.place, delayed].mean() for one in late)
+        return found.cause is not None and found.once_ns > MIN_OF_OTHERS * float(others)
 
     @cached_property
     def _late(self) -> Index:
@@ -263,11 +281,21 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         # Where any GPU is late at times by chance, none is a straggler by less than that. The
         # lower median: half of the GPUs, or more, are at most as late.
         least = float(np.sort(mean)[(len(mean) - 1) // 2])
-        usual = quantile_of(self.delays_ns, (_USUAL_DELAY,))[0]
         always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least)
-        once = most > np.maximum(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
-        chosen = np.flatnonzero(always | once)
+        chosen = np.flatnonzero(always | (most > self._least_once_ns))
         return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], np.intp)
+
+    @cached_property
+    def _least_once_ns(self) -> float:
+        """What a GPU delays a step by at least, to be late then: more than is usual by chance.
+
+        More work is no chance: those that have it in turn may be late in every step.
+        """
+        assert self.delays_ns is not None
+        by_work = self.beyond_peers(self.each["work"]) > _MIN_EXPLAINED * self.delays_ns
+        by_chance = self.delays_ns[~by_work | (self.delays_ns <= 0)]
+        usual = float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
+        return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
 
     @cached_property
     def hidden_stragglers(self) -> tuple[Straggler, ...]:
@@ -361,7 +389,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     def causes(self) -> list[str | None]:
         found = self._causes((), MIN_CAUSE_SHARE * self.typical_ns)
-        for one in self.stragglers:
+        for one in reversed(self.stragglers):
             found[one.place] = one.cause
         return found
 

@@ -255,7 +255,17 @@ def _slower(stand: RankLeads, late: Straggler, each: str | None, base: str) -> s
 def place_slower(stand: RankLeads, late: Straggler) -> str:
     """The operation or phase, and the layers, that have most of the longer time, as the end of a
     phrase."""
-    layers = layers_slower(stand, late)
+    layers, (where, share) = layers_slower(stand, late), part_slower(stand, late)
+    if where:
+        return f", {percent(share)} of that in {where}{layers and ',' + layers[3:]}"
+    return f", mostly{layers}" if layers else ""
+
+
+def part_slower(stand: RankLeads, late: Straggler) -> tuple[str, float]:
+    """The operation or phase that has most of the time that a straggler's kernels take longer, and
+    its share of that; empty without one."""
+    if late.cause not in ("clock", "kernels"):
+        return "", 0.0
     for levels in (("phase", "operation"), ("phase",)):
         labels, extra, usual = _extra_by(stand, late, levels)
         most = int(extra.argmax())
@@ -265,10 +275,8 @@ def place_slower(stand: RankLeads, late: Straggler) -> str:
             if operation and operation[0] != NO_LABEL:
                 name = stand.table.text_of("operation", operation[0])
                 where = where if name == where else f"{name} in {where}"
-            return (
-                f", {percent(float(extra[most]))} of that in {where}{layers and ',' + layers[3:]}"
-            )
-    return f", mostly{layers}" if layers else ""
+            return where, float(extra[most])
+    return "", 0.0
 
 
 def layers_slower(stand: RankLeads, late: Straggler) -> str:

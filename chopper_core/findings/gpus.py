@@ -26,6 +26,7 @@ from chopper_core.analyses.why_late import (
     late_in_short,
     layers_slower,
     more_work_at,
+    part_slower,
     place_late,
     place_slower,
     slower_ns,
@@ -148,6 +149,8 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             each = _straggler(context, leads, late)
             what = each.detail.partition(": ")[0].partition(" host")[2]
             what = what.removesuffix(place_late(leads, late))
+            # Those that are late at different places of the step don't hide each other.
+            what += part_slower(leads, late)[0] + layers_slower(leads, late)
             # What is always there isn't what is there now and then.
             is_rare = len(late.when) < len(leads.iterations)
             found.setdefault((late.cause, what, is_rare), []).append((late, each))
@@ -206,8 +209,12 @@ def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
     """What a straggler takes longer for than its peers, as changes of a replay."""
     if late.cause is None:
         return ()
+    # What it is late for in other steps, or in these too, has a finding of its own.
+    others = {one.cause for one in leads.stragglers if one.place == late.place} - {late.cause}
     extra = {
-        word: float(np.nan_to_num(leads.extra(word, late.when)[late.place])) for word in CAUSES
+        word: float(np.nan_to_num(leads.extra(word, late.when)[late.place]))
+        for word in CAUSES
+        if word not in others
     }
     if late.cause != "launch":
         extra["launch"] = 0.0
@@ -242,6 +249,12 @@ def _in_turn(
     """GPUs that delay the others in different steps, for the same cause."""
     first = turns[0][1]
     texts = {why_late(leads, late, "")[0].partition(": ")[0] for late, _ in turns}
+    if len(texts) > 1:
+        # Each may be late for the same at another place.
+        texts = {
+            why_late(leads, late, "")[0].partition(": ")[0].removesuffix(place_late(leads, late))
+            for late, _ in turns
+        }
     named = listed(
         f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
     )

@@ -47,6 +47,7 @@ from chopper_core.util.grouping import (
     combined,
     distinct,
     first_equal,
+    median_of,
     medians_along,
     others_median,
     run_starts,
@@ -57,6 +58,9 @@ HOST_LATE: Final = threshold("""idle before launch calls | 10 | % of the phase
     a host that runs ahead of its GPU leaves less than 1 %; a tenth is more than a single hiccup""")
 ALSO_LATE: Final = threshold("""idle before launch calls in its other phases | 1 | % of the phase
     a host that is late in one phase runs less far ahead in the others""")
+LATE_ALL_OVER: Final = threshold("""idle before launch calls all over the step | 3 | % of the step
+    the limit of a longer step; on most GPUs in most steps, and at no one place. A host that runs
+    ahead of its GPU leaves 0.1 to 0.2 %""")
 NAMED_LATE: Final = threshold(
     """idle before launch calls, most of it by one thing that no step needs | 4 | % of the phase
     such as reading values back: it can be left out, however well the host keeps up otherwise"""
@@ -115,7 +119,18 @@ class LatePhase(Struct, frozen=True):
     # A host that can't keep up is late in the other phases too, below their limit.
     holds=(0.6, 1.5),
     needs="launch records",
-    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, STALL, BOUNDS, PHASE, CAUSE, GROWS),
+    thresholds=(
+        HOST_LATE,
+        ALSO_LATE,
+        LATE_ALL_OVER,
+        NAMED_LATE,
+        NAMED_COST,
+        STALL,
+        BOUNDS,
+        PHASE,
+        CAUSE,
+        GROWS,
+    ),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
@@ -152,6 +167,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
             continue
         cause = own.main(own.by_cause) or HostCause(what)
         taken = f"leaves {_idle_gpus(context)} {time(cost)}{a_step(context)}"
+        drifts = _drift_in_text(context, own)
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
             what,
@@ -159,7 +175,8 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
                 (of_name if cause.is_of_trace else one_line)(
                     f"{shortened(what)}{_in_title(cause)} {taken}", where
                 ),
-                f"the hosts are in {cause.text}{where} for {time(cost)} of the {whole} that GPUs "
+                f"the hosts are in {cause.text}{where or (drifts and f'{drifts},')} for "
+                f"{time(cost)} of the {whole} that GPUs "
                 f"are idle{context.per_gpu} before launch calls",
                 context.with_view("launch", "host", sort="-idle_host_ns"),
                 Cost.HOST,
@@ -265,7 +282,7 @@ def queue_bound(context: FindingsContext) -> Iterator[Finding]:
 def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
     """Phases of which a large part is idle before launch calls, or a part for one known reason."""
     late = _late_phases(context, "idle_host_ns", HOST_LATE)
-    if late:
+    if late or _is_late_all_over(context):
         late = _late_phases(context, "idle_host_ns", ALSO_LATE, 0.0)
     codes = [phase.code for phase in late]
     for phase in _late_phases(context, "idle_host_ns", NAMED_LATE):
@@ -276,6 +293,16 @@ def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
             if main is not None and main.what in NEEDLESS:
                 late.append(phase)
     return sorted(late, key=lambda phase: -phase.idle_ns)
+
+
+def _is_late_all_over(context: FindingsContext) -> bool:
+    """Whether most GPUs are idle before launch calls in most steps, for much of them, though not
+    for much of any phase."""
+    idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns"))
+    if context.share(median_of(idle.ravel())) < LATE_ALL_OVER.share:
+        return False
+    charges = _charges_of(context, None, HostState.LATE)
+    return len(charges) > 0 and not place_of_most(context.run, charges)
 
 
 def _late_phases(
@@ -393,11 +420,7 @@ def _bound(
         # What is apart has one amount, in the title, the sentence and the cost.
         own_ns = own_ns if of_main is None else of_main[2]
         mostly = f", {percent(own_ns / idle_ns)} ({time(own_ns)}) by {main.text}"
-        at = first_equal(np.array(context.iterations), context.table.iteration[own.row])
-        each = sums_of(own.ns, at, len(context.iterations)) / len(context.gpus)
-        if not where and (ends := drift_of(each, GROWS.share)) is not None:
-            over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
-            layer += f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
+        layer += "" if where else _drift_in_text(context, own)
     rest = f", not counting {listed(without)}" if without else of_which
     idle = f"{mostly}{layer}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}{rest}"
     if len(late) == 1:
@@ -509,6 +532,16 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
     if on_one:
         cells = cells & context.cells_of(gpu=context.gpus[most])
     return on_gpu + recurrence(large.tolist(), context.iterations), cells, there
+
+
+def _drift_in_text(context: FindingsContext, own: HostCharges) -> str:
+    """That some charges grow or fall steadily from step to step, as a part of a phrase."""
+    at = first_equal(np.array(context.iterations), context.table.iteration[own.row])
+    each = sums_of(own.ns, at, len(context.iterations)) / len(context.gpus)
+    if (ends := drift_of(each, GROWS.share)) is None:
+        return ""
+    over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
+    return f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
 
 
 def a_step(context: FindingsContext) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -58,6 +58,9 @@ UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
 REGIME: Final = threshold("""steps longer from one on | 6 | deviations between the two lengths
     with random waits, one in fifty runs of six steps has first and last ones 6 deviations apart; of
     ten steps or more one in a hundred has them 3 apart, which counts there""")
+_OF_COMPUTE: Final = ("clock", "kernels", "work", None)
+"""Causes of a straggler that its steps compute longer for."""
+_COMPUTES_AS_PEERS: Final = "compute as peers"
 _MANY_STEPS: Final = 10
 _ALSO: Final = 0.25
 """Of the kind of time that grows most, from which on another one is named with it."""
@@ -121,7 +124,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     drift = [] if known else list(_drift(times))
     yield from drift
     if not drift:
-        yield from _longer_compute(times, [*by_compute, *delayed])
+        yield from _longer_compute(times, [*by_compute, *_delayed(context, _OF_COMPUTE)])
 
 
 class _Usual(Struct, frozen=True, eq=False):
@@ -207,7 +210,7 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     is_one = len(slow) == 1
     unit = "per GPU" if is_one else "per GPU and slow step"
     cost, mostly, changes = _explained(times, slow, usual, unit)
-    more, short = _more(times, slow, usual, cost)
+    why = _more(times, slow, usual, cost)
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
     named = _listed_steps([f"{iterations[place]} ({time(took[place])})" for place in slow])
@@ -217,11 +220,11 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
             _which(iterations, slow),
             is_one,
             _as_long(factor, "the median"),
-            short or f": {_first_of(mostly)}",
+            why.short or f": {_first_of(mostly)}",
         ),
         f"step{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} "
         f"{_as_long(factor, 'the median')} of {len(iterations)} steps, {time(usual_ns)}: "
-        f"{mostly}{more}; {_cost_of(lost, len(iterations))}",
+        f"{mostly}{why.text}; {_cost_of(lost, len(iterations))}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         lost / len(iterations),
@@ -229,7 +232,7 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
         total_ns=lost * len(context.gpus),
         cells=context.cells_of(iteration=iterations[slow].tolist()),
     )
-    return replace(found, remedy=changes)
+    return replace(found, remedy=why.of_this(changes))
 
 
 def _which(iterations: Int64, places: Index) -> str:
@@ -320,8 +323,8 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         lost = float((each[long] - usual_ns).sum())
         is_first = which == [_first_of_run(context, max(which))]
-        more, short = _more(times, at, usual, cost)
-        short = IN_SETUP if is_first else short or f": {_first_of(mostly)}"
+        why = _more(times, at, usual, cost)
+        short = IN_SETUP if is_first else why.short or f": {_first_of(mostly)}"
         title = _title(in_short("step", which), len(which) == 1, compared, short)
         if is_since:
             title = one_line(f"steps take {longer_by(factor)}{when}", short)
@@ -331,7 +334,8 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             costs = f"; {_cost_of(lost, total)}"
         finding = context.finding(
             title,
-            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}{costs}",
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{why.text}"
+            f"{costs}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),
             cost,
             None if is_first else lost / total,
@@ -339,7 +343,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             total_ns=lost * len(context.gpus),
             cells=context.cells_of(iteration=which),
         )
-        yield replace(finding, remedy=changes)
+        yield replace(finding, remedy=why.of_this(changes))
 
 
 def _drift(times: _TimeByKind) -> Iterator[Finding]:
@@ -357,19 +361,19 @@ def _drift(times: _TimeByKind) -> Iterator[Finding]:
     late = places[-quarter:]
     cost, mostly, _ = _explained(times, late, usual, "per GPU in the last quarter of them")
     changes = _explained(times, places[quarter:], usual, "")[2]
-    more, short = _more(times, late, usual, cost)
+    why = _more(times, late, usual, cost)
     lost = float((each - each[:quarter].mean()).sum())
     found = context.finding(
-        one_line(f"steps slow down gradually, by {grown}", short or f": {_first_of(mostly)}"),
+        one_line(f"steps slow down gradually, by {grown}", why.short or f": {_first_of(mostly)}"),
         f"steps slow down gradually, from {time(each.min())} to {time(each.max())}, by "
-        f"{grown} over {count} steps; {mostly}{more}",
+        f"{grown} over {count} steps; {mostly}{why.text}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         max(lost, 0.0) / count,
         cells=context.cells_of(iteration=numbers[quarter:].tolist()),
         changes=(),
     )
-    yield replace(found, remedy=changes)
+    yield replace(found, remedy=why.of_this(changes))
 
 
 def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
@@ -397,22 +401,23 @@ def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
         return
     places, usual = np.flatnonzero(is_long), _Usual(rest & ~is_long, is_mean=True)
     grown = float(compute[places].mean()) - usual.of(compute)
-    why, short = _more(times, places, usual, Cost.COMPUTE)
+    why = _more(times, places, usual, Cost.COMPUTE)
     which = numbers[places].tolist()
     analysed = numbers[rest].tolist()
     when = recurrence(first_equal(np.array(analysed), numbers[places]).tolist(), analysed)
     compared = f"{longer_by(1 + grown / max(usual.of(compute), 1.0))}{when}"
     finding = context.finding(
-        one_line(f"steps compute {compared}", short),
-        f"steps compute {compared}, {time(grown)} more per GPU and step{why}; other differences "
-        f"between steps hide it in their times",
+        one_line(f"steps compute {compared}", why.short),
+        f"steps compute {compared}, {time(grown)} more per GPU and step{why.text}; other "
+        f"differences between steps hide it in their times",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         Cost.COMPUTE,
         grown * len(places) / len(numbers),
         is_repeated=len(which) > 1,
         cells=context.cells_of(iteration=which),
     )
-    yield finding
+    remedy = f"{_only_steps(context, numbers[places])} {_COMPUTES_AS_PEERS}"
+    yield replace(finding, remedy=why.of_this(remedy))
 
 
 def _regime(each: Float64) -> Mask:
@@ -432,13 +437,14 @@ def _apart(each: Float64, is_long: Mask) -> float:
     return gap / max(float(squares**0.5), STEADY * float(each.mean()))
 
 
-def _delayed(context: FindingsContext) -> list[int]:
-    """The steps that a straggler of some of them delays."""
+def _delayed(context: FindingsContext, causes: Collection[str | None] = ()) -> list[int]:
+    """The steps that a straggler of some of them delays, for one of some causes, or for any."""
     leads = context.leads
     if leads is None:
         return []
     count = len(leads.iterations)
-    some = [each for each in leads.stragglers if len(each.when) < ALWAYS * count]
+    late = (each for each in leads.stragglers if not causes or each.cause in causes)
+    some = [each for each in late if len(each.when) < ALWAYS * count]
     some = [each for each in some if len(each.delayed) < count]
     return [leads.iterations[at] for late in some for at in (*late.delayed, *late.when)]
 
@@ -513,8 +519,12 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
         mostly += f", and {times.name(next_one)}, {time(rest[next_one])} more"
     changes = changes_of(grown)
     numbers = context.all_iterations
-    when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
+    when = _only_steps(context, numbers[slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
+
+
+def _only_steps(context: FindingsContext, steps: Int64) -> str:
+    return only("iteration", [context.text("iteration", step) for step in steps.tolist()])
 
 
 def _more_work(context: FindingsContext, slow: Index) -> str:
@@ -528,27 +538,41 @@ def _more_work(context: FindingsContext, slow: Index) -> str:
     return more_work(context.run, context.gpus, context.all_iterations.tolist(), ratio)
 
 
-def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, str]:
-    """Why slow steps take longer, as the end of a phrase and of a title: what hosts do, which
-    the phrase has already; of compute more work, a lower clock, an operation, or what memory
-    bounds. Empty where it is none of these."""
+class _Why(Struct, frozen=True):
+    """Why slow steps take longer; empty where that is unknown."""
+
+    text: str = ""
+    """The end of a phrase."""
+    short: str = ""
+    """The end of a title."""
+    of: str = ""
+    """The terms of a question that choose the compute that takes longer; empty: all."""
+
+    def of_this(self, remedy: str) -> str:
+        """The questions of a remedy, about nothing but this compute."""
+        return remedy.replace(_COMPUTES_AS_PEERS, f"{self.of} as peers") if self.of else remedy
+
+
+def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> _Why:
+    """Why slow steps take longer: what hosts do, which the phrase has already; of compute more
+    work, a lower clock, an operation, or what memory bounds."""
     context = times.context
     if cost == Cost.HOST and (doing := _doing(times, slow, usual, cost)[0]):
-        return "", f": {shortened(doing.removeprefix(' in ').partition(' (')[0])}"
+        return _Why(short=f": {shortened(doing.removeprefix(' in ').partition(' (')[0])}")
     if cost != Cost.COMPUTE:
-        return "", ""
+        return _Why()
     if more := _more_work(context, slow):
-        return f": they have {more}", f": {more}"
+        return _Why(f": they have {more}", f": {more}")
     return _slower_compute(context, slow, usual)
 
 
-def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> tuple[str, str]:
+def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> _Why:
     """The same of compute that is no more work."""
     # Of a large run not all iterations are analysed, and of none those far from the others.
     analysed = np.isin(context.all_iterations, context.iterations)
     slow, usual = slow[analysed[slow]], replace(usual, among=usual.among & analysed)
     if not len(slow) or not usual.among.any():
-        return "", ""
+        return _Why()
     table, rows = context.table, context.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     step = first_equal(context.all_iterations, table.iteration[rows].astype(np.int64))
@@ -566,7 +590,7 @@ def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> tup
     common, grown = by_step(operation, len(names))
     whole, share = float(grown.sum()), float(grown.sum() / max(common.sum(), 1.0))
     if whole <= 0:
-        return "", ""
+        return _Why()
     mhz = context.figure("gfx_mhz", context.by_iteration).known()
     mhz = of_steps(context.by_iteration, context.gpus, iterations, mhz, np.nan).mean(axis=0)
     if np.isfinite(mhz).all():
@@ -574,7 +598,7 @@ def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> tup
         if before / now - 1 >= _BY_CLOCK * share:
             lower = percent(1 - now / before)
             text = f": the clocks are {lower} lower"
-            return f"{text} ({now:,.0f} vs {before:,.0f} MHz)", text
+            return _Why(f"{text} ({now:,.0f} vs {before:,.0f} MHz)", text)
     for level in ("operation", "layer", "phase"):
         names, owner = combined([table.column(level)[rows]])
         common, grown = by_step(owner, len(names))
@@ -582,14 +606,15 @@ def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> tup
         part, usually = float(grown[most]) / whole, float(common[most] / max(common.sum(), 1.0))
         is_one = part >= EXPLAINED.share and part * (1 - usually) > _ODDS * usually * (1 - part)
         if is_one and names[most, 0] != NO_LABEL:
-            name = context.text(level, int(names[most, 0]))
-            name = f"layer {name}" if level == "layer" else name
+            label = context.text(level, int(names[most, 0]))
+            name = f"layer {label}" if level == "layer" else label
             longer = percent(float(grown[most] / max(common[most], 1.0)))
-            return f": {name} takes {longer} longer", f": {shortened(name)} takes {longer} longer"
+            text, short = (f": {each} takes {longer} longer" for each in (name, shortened(name)))
+            return _Why(text, short, f"{only(level, [label])} compute")
     common, grown = by_step(bound_by_memory(context.run, rows).astype(np.intp), 2)
     others, memory = (grown / np.maximum(common, 1.0)).tolist()
     if memory >= LONGER.share and memory > 2 * others:
         rest = percent(others) if others >= STEADY else "as long as before"
         text = f": kernels that memory bounds take {percent(memory)} longer, the others {rest}"
-        return text, ": slow memory"
-    return "", ""
+        return _Why(text, ": slow memory", "memory")
+    return _Why()

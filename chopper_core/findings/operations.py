@@ -155,6 +155,8 @@ class ComparedCompute(Struct, frozen=True):
     """By which factor each takes longer than usual, beyond what most of the GPU's compute does."""
     each: Float64
     """The same in each step; NaN where there is nothing to compare with."""
+    faster: Float64
+    """By which factor most of each GPU's compute takes less long than usual; 1 where it doesn't."""
 
     def often(self, limit: float) -> Mask:
         """Whether it takes longer by more than a share in most steps."""
@@ -202,8 +204,10 @@ def _compared(context: FindingsContext) -> tuple[Float64, ComparedCompute, Compa
     def longer(usual_ns: Float64, own_ns: Float64) -> ComparedCompute:
         known = usual_ns.sum(axis=2)
         whole = 1 + (own_ns - usual_ns).sum(axis=2) / np.maximum(known, 1.0)
-        general = np.maximum(weighted_medians(whole, known), 1.0)
-        return ComparedCompute(known, whole / general, ratios(own_ns, usual_ns) / general[:, None])
+        most = weighted_medians(whole, known)
+        general = np.maximum(most, 1.0)
+        each = ratios(own_ns, usual_ns) / general[:, None]
+        return ComparedCompute(known, whole / general, each, general / most)
 
     return took_ns.sum(axis=2), longer(*compared[:2]), longer(*compared[2:])
 
@@ -237,7 +241,8 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     if not alone.any():
         return
     own = np.where(alone, without_comm.ratio, any_time.ratio)
-    spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
+    # What is as fast as all else on a fast GPU doesn't vary.
+    spread = MAD_TO_SIGMA * median_of(np.abs(own * without_comm.faster - 1)[alone])
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
     slow = alone & (own > 1 + limit) & without_comm.often(limit / 2)
     # Work only during communication: less than it may cost counts where the same operation

@@ -101,6 +101,15 @@ class Worth(Struct, frozen=True, eq=False):
         found = self.answer(finding.remedy) if finding.is_replayed else None
         return None if found is None else found.range_ns
 
+    def asks_alike(self, one: Finding, other: Finding) -> bool:
+        """Whether the remedies of two findings are the same changes, each at its place."""
+        forms = []
+        for each in (one, other):
+            answer = self.answer(each.remedy) if each.is_replayed else None
+            changes = () if answer is None else answer.changes
+            forms.append({(change.form, change.axis) for change in changes})
+        return forms[0] == forms[1] != set()
+
     def removed_ns(self, finding: Finding) -> Float64 | None:
         """What a finding's remedy takes from the work of each node, and from each edge's lag; None
         where it isn't known of the same steps as that of the others."""
@@ -443,7 +452,8 @@ def _shared(
     """The parts of each of two findings' costs that the other one costs too: at the same nodes,
     else by GPU and step in the cells of the second one."""
     # The same kernels may be slow for several reasons at once, which isn't the same time.
-    if not whole.may_explain(one):
+    is_asked_alike = worth is not None and worth.asks_alike(one.finding, whole.finding)
+    if not (whole.may_explain(one) or is_asked_alike):
         return 0.0, 0.0
     if one.removed_ns is not None and whole.removed_ns is not None:
         both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())

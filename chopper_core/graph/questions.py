@@ -302,11 +302,14 @@ def rows_of_hosts(graph: StepGraph, nodes: Index) -> tuple[Int64, Int8]:
 # As peers
 
 
-def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
+def as_peers(
+    run: Run, graph: StepGraph, chosen: Mask, axis: str, kernels: Mask | None = None
+) -> Change:
     """The time that peers take for the same kernel: the median of those that aren't chosen.
 
     `chosen` are rows, `axis` is what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
-    `iteration`. The same kernel has the same name and shape, at the same place of the step.
+    `iteration`. Peers are among the rows of some kernels, where not all are asked about. The same
+    kernel has the same name and shape, at the same place of the step.
     Where no peer runs the same there, the operation takes as long there as on peers: they have as
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
@@ -325,9 +328,10 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     keys = _same_kernels(table, rows, axis)
     unit = _units(table, rows)
     kind = table.kind[rows]
-    peers = ~own & np.isin(kind, distinct(kind[own]))
+    among = np.ones(len(rows), np.bool_) if kernels is None else kernels[rows]
+    peers = ~own & among & np.isin(kind, distinct(kind[own]))
     if not peers.any():
-        peers = np.ones(len(rows), np.bool_)
+        peers = among
     who = table.column(axis)[rows]
     extra = own & (kind == Kind.COPY) & _is_extra(table, rows, axis, peers)
     transfers = like_transfers(run, rows, axis)

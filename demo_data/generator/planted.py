@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -170,15 +170,16 @@ def plant_together(
     found = []
     for number, name in enumerate(names):
         others = (*causes[:number], *causes[number + 1 :])
-        cost = after.step_ns - simulated(replace(without, causes=others)).step_ns
         own = replace(after, config=replace(without, causes=(causes[number], *others)))
+        cost = cost_of(after, (causes[number],))
         found.append(Planted(name, style, own, cost, after.step_ns))
     return tuple(found)
 
 
-def cost_of_all(run: Simulated) -> float:
-    """How much shorter an iteration is without any cause."""
-    return run.step_ns - simulated(replace(run.config, causes=())).step_ns
+def cost_of(run: Simulated, causes: Collection[Cause]) -> float:
+    """How much shorter an iteration is without some of its causes."""
+    rest = tuple(each for each in run.config.causes if each not in causes)
+    return run.step_ns - simulated(replace(run.config, causes=rest)).step_ns
 
 
 def _fitting(style: Style, names: Sequence[str]) -> Style:

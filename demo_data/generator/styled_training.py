@@ -148,12 +148,11 @@ class StyledTraining(Training):
             copy.call.end_ns = host.now_ns
 
     def _step(self, iteration: int) -> Program:
-        host = self.host
         self._reduced = (*self._reduced, *self._reductions)
         self._reductions = ()
         if self._acts("optimizer_host", iteration):
             # As a norm of gradients that is checked on the host does.
-            yield list(host.activities)
+            yield from self._read_loss()
         self._optimize()
 
     def _begin_step(self) -> None:
@@ -264,7 +263,7 @@ class StyledTraining(Training):
                 self._recompute_layer(layer)
             if current is None and step == 0 and self._acts("gc", label.iteration):
                 with self._activity("gc", "<built-in function collect>"):
-                    yield list(host.activities)
+                    yield from host.synchronise()
                     host.sleep(self._pause_ns("gc", label.iteration))
         if node.name == "FusedRmsNormBackward0" and label.operation in ("attn_n", "mlp_n"):
             self._reduce_tensor()
@@ -442,7 +441,7 @@ class StyledTraining(Training):
         if pauses("compile"):
             frame = "torch/_dynamo/convert_frame.py(1133): _compile"
             with self._activity("torch.compile", frame):
-                yield list(host.activities)
+                yield from host.synchronise()
                 host.sleep(self._pause_ns("compile", iteration))
         if pauses("jitter"):
             yield from self._read_loss()

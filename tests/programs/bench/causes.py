@@ -217,7 +217,10 @@ class Finding(Struct, frozen=True):
     low_ns: float | None
     high_ns: float | None
     remedy: str
-    is_part: bool
+    part_of: int | None
+    """The place of the one that it is a part of, among all that the view lists."""
+    place: int
+    """Its own."""
 
 
 class Outcome(Struct, frozen=True):
@@ -284,7 +287,8 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
             number("saving_low_ns", row),
             number("saving_high_ns", row),
             str(values["remedy"].cell(row) or "") if "remedy" in values else "",
-            number("part_of", row) is not None,
+            None if (whole := number("part_of", row)) is None else round(whole) - 1,
+            row,
         )
         for row, label in enumerate(frame.labels)
         if values["rule"].cell(row) != WITHOUT_SAVING

@@ -2,7 +2,8 @@
 
 `python -m tests.programs.bench.causes_together --seeds 801 802` draws pairs from all causes and
 triples; a cause alone is `tests.programs.bench.causes`. What one costs is what the same run without
-it takes less: of two GPUs that are late for one another, that may be nothing.
+it takes less: of two GPUs that are late for one another, that may be nothing. A finding that names
+several of them, itself or by its parts, is sized by what these cost together.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.findings import checked
+from chopper_core.findings.rule import SMALLEST_SAVING
 from chopper_core.model.view import View
 from tests.programs.bench.causes import Finding, findings_of, opened, planted, rightness
 
@@ -45,6 +47,8 @@ class FoundTogether(Struct, frozen=True):
     step_ns: float
     costs_ns: tuple[float, ...]
     """Of each cause: what the step takes less without this one alone."""
+    truths_ns: tuple[float, ...]
+    """Of each cause: without all causes that its finding names, itself or by its parts."""
     findings: tuple[Finding | None, ...]
     """The first one that names each cause with GPU and place."""
     all_ns: float
@@ -69,7 +73,7 @@ class FoundTogether(Struct, frozen=True):
     def sized(self) -> list[bool]:
         """Of those that are named."""
         return [
-            self.is_near(_told(one), self.costs_ns[at])
+            self.is_near(_told(one), self.truths_ns[at])
             for at in self.counted
             if (one := self.findings[at]) is not None
         ]
@@ -83,6 +87,22 @@ class FoundTogether(Struct, frozen=True):
 
 def _told(one: Finding) -> float | None:
     return one.cost_ns if one.saving_ns is None else one.saving_ns
+
+
+def _named_by(
+    one: Finding, own: Sequence[Finding | None], found: Sequence[Finding], least_ns: float
+) -> tuple[int, ...]:
+    """The causes whose findings are one finding, or among its parts that save time alone: the
+    time of others, which it hides, isn't in what it saves."""
+    by_place = {each.place: each for each in found}
+
+    def is_within(each: Finding | None) -> bool:
+        while each is not None and each.place != one.place:
+            is_hidden = each.saving_ns is not None and each.saving_ns < least_ns
+            each = by_place.get(-1 if is_hidden or each.part_of is None else each.part_of)
+        return each is not None
+
+    return tuple(at for at, each in enumerate(own) if is_within(each))
 
 
 def draw(seed: int, number: int) -> tuple[str, ...]:
@@ -117,23 +137,37 @@ def measure_together(
         saved += sum(each.cost_ns or 0.0 for each in own if each is not None and not each.remedy)
     title = f"{' + '.join(names)} | {truths[0].style} seed {seed}"
     costs = tuple(each.cost_ns for each in truths)
-    whole = planted.cost_of_all(truths[0].run)
-    return FoundTogether(title, tuple(names), truths[0].step_ns, costs, own, whole, saved, found)
+    run_ns = truths[0].step_ns
+    least_ns = SMALLEST_SAVING.share * run_ns
+    whose = [
+        (at,) if one is None else _named_by(one, own, found, least_ns) for at, one in enumerate(own)
+    ]
+
+    def cost(places: tuple[int, ...]) -> float:
+        if len(places) == 1:
+            return costs[places[0]]
+        return planted.cost_of(truths[0].run, [truths[at].cause for at in places])
+
+    every = cost(tuple(range(len(names))))
+    each = tuple(map(cost, whose))
+    return FoundTogether(title, tuple(names), run_ns, costs, each, own, every, saved, found)
 
 
 def _explained(each: FoundTogether) -> Iterator[str]:
     saved = "?" if each.saved_ns is None else f"{each.saved_ns / 1e6:.2f}"
     mark = "RIGHT" if all([*each.named, *each.sized, each.is_together is not False]) else "wrong"
     yield f"{mark} {each.title}: together {saved} of {each.all_ns / 1e6:.2f} ms"
-    for name, cost, one in zip(each.names, each.costs_ns, each.findings, strict=True):
+    columns = (each.names, each.costs_ns, each.truths_ns, each.findings)
+    for name, cost, truth, one in zip(*columns, strict=True):
         told = None if one is None else _told(one)
+        more = "" if truth == cost else f" of {truth / 1e6:.2f} with what else it names"
         yield (
             f"    {name}: costs {cost / 1e6:.2f} ms ({100 * cost / each.step_ns:.1f} %), "
-            + ("not named" if one is None else f"said {0 if told is None else told / 1e6:.2f}")
+            + ("not named" if one is None else f"said {(told or 0) / 1e6:.2f}{more}")
         )
     for one in each.listed[:6]:
         saving = "?" if one.saving_ns is None else f"{one.saving_ns / 1e6:.2f}"
-        yield f"        {'  ' * one.is_part}[{one.rule} {saving}] {one.detail[:200]}"
+        yield f"        {'  ' * (one.part_of is not None)}[{one.rule} {saving}] {one.detail[:200]}"
 
 
 def main() -> None:
