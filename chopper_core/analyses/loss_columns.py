@@ -88,7 +88,7 @@ def parts_in(scope: Scope) -> TimeParts | None:
     key = ("time parts", id(scope.parent))
     if key not in nodes.memo:
         # The parent stays referred to, so that no other gets its id.
-        covered = covered_parts(run, scope.parent.split(("gpu",))[0])
+        covered = covered_parts(run, scope.parent)
         nodes.memo[key] = parts_of_rows(run, nodes, covered), scope.parent
     found: TimeParts = nodes.memo[key][0]
     return found
@@ -98,7 +98,7 @@ def divided_note(run: Run, whole: TimeParts, node: Groups) -> tuple[str, ...]:
     """How many GPUs of a node have the parts that only some distinguish, where that counts."""
     if not any(whole.is_divided(name)[0] for name in whole.divided_ns):
         return ()
-    own, _ = with_all_parts(covered_parts(run, node.split(("gpu",))[0]))
+    own, _ = with_all_parts(covered_parts(run, node))
     gpus = len(node.gpus(0))
     return (f"~ compute of {gpus} GPUs is divided as on the {len(own)} that have the parts",)
 

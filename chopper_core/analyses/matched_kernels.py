@@ -33,6 +33,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     evenly,
+    isin,
     places_by,
     ranked,
     run_sizes,
@@ -184,13 +185,11 @@ def _stages(run: Run) -> frozenset[frozenset[int]]:
 
 def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
     """The rows of the compute of some steps or all, in the order of the levels."""
-    tree = run.tree()
-    selection = tree.node(()).selection
+    table = run.table
+    computes = table.kind == Kind.COMPUTE
     if iterations:
-        others = tree.codes_of("iteration")
-        selection = tree.rows_without((), others[~np.isin(others, iterations)].tolist())
-    computes = np.flatnonzero(run.table.kind[selection] == Kind.COMPUTE)
-    return computes + selection.start if isinstance(selection, slice) else selection[computes]
+        computes &= isin(table.iteration, iterations)
+    return np.flatnonzero(computes)
 
 
 def _common(table: KernelTable, parts: list[Index]) -> list[Index]:

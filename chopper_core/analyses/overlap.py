@@ -206,7 +206,8 @@ def _of_like(whole: Overlaps, owner: Codes, part: slice) -> _OfLike:
     found, labels = whole.take(part), (whole.codes(level)[part] for level in _LIKE)
     like = combined([owner[part], *labels, ranked(found.work)[1]])[1]
     order = stable_order(like)
-    like, share, took = like[order], found.share[order], found.elapsed_ns[order].astype(np.float64)
+    like, share, elapsed = like[order], found.share[order], found.elapsed_ns[order]
+    took = elapsed.astype(np.float64)
     relative = took / np.maximum(means_of(took, like), 1e-9)[like]
     first = run_starts(like)
 
@@ -218,7 +219,7 @@ def _of_like(whole: Overlaps, owner: Codes, part: slice) -> _OfLike:
     sides = is_wide & (share <= least + quarter), is_wide & (share >= most - quarter)
     lows, highs = (counts_of(like[side], len(first)) for side in sides)
     low_ns, high_ns = (
-        quantiles_of(took[side], like[side], len(first), (0.5,))[:, 0] for side in sides
+        quantiles_of(elapsed[side], like[side], len(first), (0.5,))[:, 0] for side in sides
     )
     both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
     weight = counts_of(like)

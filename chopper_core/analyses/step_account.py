@@ -155,7 +155,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def covered(self) -> Mapping[str, frozenset[int]]:
         """The GPUs that have each part, of the parts that only some GPUs have."""
-        return covered_parts(with_parts(self.run), self.nodes)
+        return covered_parts(with_parts(self.run), self.whole)
 
     @property
     def some(self) -> frozenset[int]:

@@ -137,12 +137,13 @@ def with_all_parts(covered: Mapping[str, frozenset[int]]) -> tuple[frozenset[int
     return gpus, [name for name, own in covered.items() if gpus <= own]
 
 
-def covered_parts(run: Run, by_gpu: Groups) -> dict[str, frozenset[int]]:
-    """The GPUs that distinguish each part, of the parts that only some of them do."""
+def covered_parts(run: Run, whole: Groups) -> dict[str, frozenset[int]]:
+    """The GPUs of a group that distinguish each part, of the parts that only some of them do."""
+    by_gpu = whole.split(("gpu",))[0]
     gpus = by_gpu.codes("gpu")
     if len(gpus) < 2:
         return {}
-    scope, found = Scope.of(run, by_gpu), {}
+    scope, found = Scope.of(run, by_gpu, whole), {}
     for name in TERMS:
         own = gpus[METRICS[name].compute(scope).present()]
         if 0 < len(own) < len(gpus) and METRICS[name].theme is Theme.BREAKDOWN:

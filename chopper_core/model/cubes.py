@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, values_of
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
-from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import distinct, run_mask, run_sizes, run_starts, stable_order
 
 MOST_CELLS: Final = 1 << 16
 _MOST_BY_GPU: Final = 1 << 20
@@ -70,6 +70,8 @@ class Cells(Struct, frozen=True, eq=False):
     cube: Cube
     at: Index
     first: Index
+    asked: CellsAsked | None = None
+    """What of the cubes of a table they are; None: parts of others."""
 
     def sum(self, column: str) -> Int64:
         return self.reduced(f"sum {column}", np.add.reduceat)
@@ -117,7 +119,7 @@ class Cells(Struct, frozen=True, eq=False):
         group = np.repeat(np.arange(len(self.first)), run_sizes(self.first, len(self.at)))
         keys = [group, *(codes[self.at] for codes in columns if codes is not None)]
         if len(keys) <= len(columns):
-            return None
+            return None if self.asked is None else self.asked.split(levels, len(self.first))
         order = np.lexsort(keys[::-1])
         first = run_starts(*(key[order] for key in keys))
         return Cells(self.cube, self.at[order], first), group[order][first]
@@ -125,6 +127,28 @@ class Cells(Struct, frozen=True, eq=False):
     def codes(self, level: str, group: int) -> Int32:
         end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
         return self.cube.codes[level][self.at[self.first[group] : end]]
+
+
+class CellsAsked(Struct, frozen=True, eq=False):
+    """What of some cubes was asked for; see `Cubes.cells`."""
+
+    cubes: Cubes
+    wanted: Mapping[str, int]
+    grouped: Sequence[str]
+    without: Mapping[str, Sequence[int]]
+
+    def split(self, levels: Sequence[str], groups: int) -> tuple[Cells, Index] | None:
+        """The groups split by levels, from a larger cube; None without one."""
+        found = self.cubes.cells(self.wanted, (*self.grouped, *levels), self.without)
+        if found is None:
+            return None
+        table, at = self.cubes.table, found.at[found.first]
+        columns = [found.cube.at_level(level, table) for level in self.grouped]
+        begins = np.arange(len(at)) == 0
+        if columns:
+            begins = run_mask(*(codes[at] for codes in columns if codes is not None))
+        owner = np.cumsum(begins) - 1
+        return (found, owner) if len(owner) and owner[-1] + 1 == groups else None
 
 
 class Cubes(Struct, frozen=True, eq=False):
@@ -144,8 +168,8 @@ class Cubes(Struct, frozen=True, eq=False):
         None where no cube has all these levels.
         """
         without = without or {}
-        asked = {*wanted, *grouped, *without}
-        levels = {"gpu" if level in self.table.coordinates else level for level in asked}
+        named = {*wanted, *grouped, *without}
+        levels = {"gpu" if level in self.table.coordinates else level for level in named}
         fitting = [cube for key, cube in self.by_levels.items() if levels <= key]
         if not fitting:
             return None
@@ -157,13 +181,13 @@ class Cubes(Struct, frozen=True, eq=False):
             mask &= cube.at_level(name, self.table) == code
         for name, codes in without.items():
             mask &= ~np.isin(cube.codes[name], codes)
-        at = np.flatnonzero(mask)
+        at, asked = np.flatnonzero(mask), CellsAsked(self, wanted, grouped, without)
         if not grouped or not len(at):
-            return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))
+            return Cells(cube, at, np.zeros(min(len(at), 1), np.intp), asked)
         codes_at = [cube.at_level(level, self.table) for level in grouped]
         keys = [codes[at] for codes in codes_at if codes is not None]
         order = np.lexsort(keys[::-1])
-        return Cells(cube, at[order], run_starts(*(key[order] for key in keys)))
+        return Cells(cube, at[order], run_starts(*(key[order] for key in keys)), asked)
 
 
 def summarise(
