@@ -347,9 +347,11 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     operations, operation = combined([names[:, 0]])
     largest = int(operations[sums_of(without_waits, operation).argmax(), 0])
     is_complete = bool(chosen.complete.all())
-    wait, unknown, cost_share = "", "", percent(cost_ns / context.usual_ns)
+    cost_share = percent(cost_ns / context.usual_ns)
+    wait, with_waits, unknown = "", "", ""
     if waiting:
-        wait = f" that isn't waiting for later GPUs ({time(each)} with it)"
+        wait = " that isn't waiting for later GPUs"
+        with_waits = f"; with the waits {time(each)}, {percent(each / context.usual_ns)}"
     if not is_complete:
         unknown = "; how much of it is waiting is unknown for collectives with missing ranks"
     name = shortened(context.text("operation", largest))
@@ -360,7 +362,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
             f", mostly {name}" if name not in _UNNAMED else "",
         ),
         f"exposed communication{wait} takes {time(cost_ns)}{context.per_gpu} "
-        f"({cost_share}{'' if usual else ' of the step'}): "
+        f"({cost_share}{'' if usual else ' of the step'}{with_waits}): "
         f"{listed(parts, _MAX_LISTED)}{unknown}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,

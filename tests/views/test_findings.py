@@ -207,7 +207,7 @@ def test_exposed_communication(
     share = f"{100 * row['cost_ns'] / step_ns:.1f} % of the step"
     name = exposed.most_common(1)[0][0]
     assert row["name"] == f"Exposed communication costs {share}, mostly {name}"
-    wording(row["said"], f"({share})")
+    wording(row["said"], f"({share};")
     # Most of it waits for GPU 5, whose own is at the ends of the step: hiding it saves little, and
     # nothing hides more than all of it.
     assert 0 <= row["saving_low_ns"] < row["saving_ns"] == row["saving_high_ns"] < total / 160
