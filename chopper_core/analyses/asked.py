@@ -11,11 +11,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.outliers import MAD_TO_SIGMA, MIN_VALUES, spread_of
 from chopper_core.analyses.step_times import StepTimes, step_times
 from chopper_core.columns import Values
 from chopper_core.columns.filter import FilterRows, matching
 from chopper_core.graph import questions, window
-from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
+from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor, student
 from chopper_core.graph.step_graph import replay
 from chopper_core.graph.window import ReplayedSteps
 from chopper_core.model.parallel import DIMENSIONS
@@ -128,6 +129,20 @@ class Steady(Struct, frozen=True, eq=False):
         """Of each step that counts."""
         return self.replays.now_ns - self.replays.times_ns(predicted.replayed)
 
+    def varies_ns(self, predicted: Predicted) -> float:
+        """How far from the mean of steps like it the time of one more step may be; 0 where too few
+        show it.
+
+        By the distances from the median, or from the step before where these are less: what every
+        third step has, or all from one on, differs without running again.
+        """
+        times = self.replays.times_ns(predicted.replayed).astype(np.float64)
+        each = means_of(times, ranked(self.replays.steps.iteration[self.replays.own])[1])
+        if len(each) < MIN_VALUES:
+            return 0.0
+        between = MAD_TO_SIGMA * median_of(np.abs(np.diff(each))) / 2**0.5
+        return student(len(each)) * min(spread_of(each), between)
+
     @property
     def now_ns(self) -> float:
         """The step time as measured, by replay."""
@@ -202,7 +217,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
             return questions.launch_scaled(graph, chosen.rows, scaled)
         if chosen.is_host:
             return questions.host_scaled(graph, nodes, scaled)
-        return questions.scaled(nodes, scaled)
+        return questions.activities_scaled(graph, nodes, scaled)
     if chosen.is_host and change != "as peers":
         raise UsageError(f"{question!r}: host work takes as peers or x0.8")
     if found["mhz"]:
@@ -298,7 +313,8 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         """The least and the most that it may be, which takes as many replays again.
 
         It has the spread of what each change leaves open, of the changed steps and of the GPUs,
-        the replay's error, and what the clock of GPUs with less idle time may lose.
+        the replay's error, how much steps that are run again vary, and what the clock of GPUs
+        with less idle time may lose.
         """
         steady, expected, saving = self.steady, self.expected, self.saving_ns
         predictor, replays = steady.predictor, steady.replays
@@ -317,13 +333,16 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         nodes = np.concatenate([change.nodes for change in self.changes])
         steps = replays.steps.iteration[replays.own]
         changed = np.isin(steps, predictor.graph.iteration[nodes]) | (not len(nodes))
+        share = float(replays.weight[changed].sum())
         by_step = means_of(saved[changed].astype(np.float64), ranked(steps[changed])[1])
         spread = 0.0
         if len(by_step) > 1:
-            share = float(replays.weight[changed].sum())
             spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
         measured = steady.times.mean_ns
-        doubt = max(spread, replays.error(saved)) + abs(saving * steady.error_ns) / measured
+        # Steps that are run again take another time than when they were measured.
+        again = steady.varies_ns(expected) * share / max(len(by_step), 1) ** 0.5
+        doubt = max(spread, replays.error(saved), again)
+        doubt += abs(saving * steady.error_ns) / measured
         by_gpu = replays.by_gpu(saved)
         less, more = self._paced_ns(by_gpu)
         low, high = min(found), max(*found, float(by_gpu.max()))

@@ -29,10 +29,15 @@ class Outliers(Struct, frozen=True):
     """The largest distance from the median that is no outlier, in the column's unit."""
 
 
+def spread_of(values: Float64) -> float:
+    """The standard deviation of most values, by the median of their distances from the median."""
+    return MAD_TO_SIGMA * median_of(np.abs(values - median_of(values)))
+
+
 def spread_limit(known: Float64) -> float:
     """The largest distance from the median of known values that is no outlier; 0 where half of them
     are equal."""
-    return FACTOR * MAD_TO_SIGMA * median_of(np.abs(known - median_of(known)))
+    return FACTOR * spread_of(known)
 
 
 def outliers(values: Values, counted: Mask | None = None) -> Outliers:

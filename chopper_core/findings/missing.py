@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.analyses.outliers import spread_of
 from chopper_core.analyses.samples import LOW_CLOCK, THROTTLED, figure, gpus_of, low_clock_pct
 from chopper_core.analyses.step_times import gap_of_programs
 from chopper_core.findings.clocks import THROTTLED as THROTTLED_SHARE
@@ -22,7 +23,6 @@ from chopper_core.findings.rule import (
     Group,
     Threshold,
     rule,
-    spread_of,
     threshold,
 )
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened

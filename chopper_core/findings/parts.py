@@ -34,6 +34,7 @@ from chopper_core.graph.questions import Change, Predictor
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.phrases import percent
 from chopper_core.model.side_table import HostLane
+from chopper_core.model.view import SEPARATOR
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, sums_of
@@ -79,6 +80,21 @@ class Worth(Struct, frozen=True, eq=False):
         start = found.expected if found is not None and is_same else None
         replayed = steady.predictor.predict(changes, start=start)
         return steady.now_ns - steady.mean_ns(replayed)
+
+    def most_ns(self, finding: Finding) -> float | None:
+        """What a finding saves; where no change attains what its remedy asks, the most that it may,
+        so that it is a bound. None without a replay."""
+        saving = finding.saving_ns
+        if saving is None or not is_bound(finding.remedy):
+            return saving
+        found = self.answer(finding.remedy)
+        return saving if found is None else max(found.range_ns[1], saving)
+
+    def together_ns(self, remedies: Sequence[str]) -> float:
+        """What some remedies save together; at most, where one of them is a bound."""
+        asked = SEPARATOR.join(remedies)
+        found = self.answer(asked) if is_bound(asked) else None
+        return self.saving_ns(remedies) if found is None else found.range_ns[1]
 
     def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
         asked = [each for remedy in remedies for each in questions_of(remedy)]
@@ -247,6 +263,9 @@ def in_groups(
     listed: list[tuple[Found, int | None]] = []
 
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
+        if worth is not None:
+            for each in level:
+                each.finding = replace(each.finding, saving_ns=worth.most_ns(each.finding))
         for each in sorted(level, key=lambda each: each.rank):
             finding = each.finding
             if finding.saving_ns is not None and finding.saving_ns > most_ns:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.leads import RankLeads, leads
 from chopper_core.analyses.matched_kernels import compared_iterations
-from chopper_core.analyses.outliers import MAD_TO_SIGMA
+from chopper_core.analyses.outliers import spread_of
 from chopper_core.analyses.step_times import of_steps, step_times
 from chopper_core.columns import METRICS, Scope, Values, computed_column
 from chopper_core.graph.collectives import Collectives, collectives_in
@@ -503,11 +503,6 @@ def largest_parts(
         label, phase = names[place].tolist()
         part = time(context.per_iteration(float(sums[place])))
         yield f"{context.text(level, label)} in {context.phase(phase)} {part}"
-
-
-def spread_of(values: Float64) -> float:
-    """The standard deviation of most values, by the median of their distances from the median."""
-    return MAD_TO_SIGMA * median_of(np.abs(values - median_of(values)))
 
 
 def outlier_limit(

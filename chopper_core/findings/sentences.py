@@ -83,11 +83,10 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
     if saving < cost:
         if finding.gpu is not None and len(context.gpus) > 1:
             whose = f"GPU {finding.gpu}"
-        if context.share(saving) < _LEAST:
-            even = f"even {without}" if bound else "without it"
+        if context.share(saving) < _LEAST and not bound:
             return (
-                f"By replay, a step gets no shorter {even}: {whose} would wait for something else "
-                "instead"
+                f"By replay, a step gets no shorter without it: {whose} would wait for something "
+                "else instead"
             )
         shorter = f"{'at most ' if bound else ''}{time(saving)} less {without or 'without it'}"
         return (

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.analyses.outliers import spread_of
 from chopper_core.analyses.training import (
     FEWEST,
     Training,
@@ -24,7 +25,6 @@ from chopper_core.findings.rule import (
     FindingsContext,
     low_interval,
     rule,
-    spread_of,
     threshold,
 )
 from chopper_core.model.phrases import by_number, count, percent, time

@@ -33,7 +33,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
-from chopper_core.util.arrays import Codes, Float64, Index, Int8, Int64, Mask
+from chopper_core.util.arrays import Codes, Float64, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -93,6 +93,8 @@ class Change(Struct, frozen=True, eq=False):
     """Edges that hold nothing back any more."""
     lags: tuple[Index, float] | None = None
     """Edges whose lag is so many times as long."""
+    waits: Index | None = None
+    """Edges that may hold nothing back either, where it saves most."""
     form: str = ""
     """How it is asked. Nodes that get a time of their own get it once, whatever names them."""
     axis: str = ""
@@ -219,6 +221,9 @@ class Predictor(Struct, frozen=True, eq=False):
                 edges, factor = change.lags
                 lag = lag.copy()
                 lag[edges] = np.rint(lag[edges] * factor).astype(np.int64)
+            if change.waits is not None and side == LEAST:
+                lag = lag.copy()
+                lag[change.waits] = _FREE
         is_kept = np.zeros(len(graph), np.bool_)
         is_kept[self.kept] = True
         if lag is not graph.lag_ns:
@@ -250,14 +255,28 @@ def scaled(nodes: Index, factor: float | Float64, *notes: str) -> Change:
     return Change(nodes, lambda work: np.asarray(work[nodes] * factor), notes)
 
 
+def activities_scaled(graph: StepGraph, nodes: Index, factor: float) -> Change:
+    """The work of some activities times a factor. Without them no call may wait for them, either:
+    its host launches ahead."""
+    change = scaled(nodes, factor)
+    if factor:
+        return change
+    return replace(change, waits=_blocked(graph, nodes, graph.source))
+
+
 def host_scaled(graph: StepGraph, nodes: Index, factor: float) -> Change:
     """The host's work times a factor, and its time between the end of a wait and the call's
-    return."""
+    return. Without that work its calls may wait for nothing, either."""
     change = scaled(nodes, factor)
+    returns = _blocked(graph, nodes, graph.target)
+    return replace(change, lags=(returns, factor), waits=None if factor else returns)
+
+
+def _blocked(graph: StepGraph, nodes: Index, ends: Int32) -> Index:
+    """The edges of calls that wait for activities, of which one end is among some nodes."""
     own = np.zeros(len(graph), np.bool_)
     own[nodes] = True
-    returns = np.flatnonzero((graph.evidence == Evidence.BLOCKED) & own[graph.target])
-    return replace(change, lags=(returns, factor))
+    return np.flatnonzero((graph.evidence == Evidence.BLOCKED) & own[ends])
 
 
 def launch_scaled(graph: StepGraph, chosen: Mask, factor: float) -> Change:

@@ -1,4 +1,4 @@
-"""Runs without a trace: dispatches of counter runs, or telemetry; GPUs that only telemetry has."""
+"""Runs of telemetry without a trace, and GPUs that only telemetry has."""
 
 from __future__ import annotations
 

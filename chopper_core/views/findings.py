@@ -174,7 +174,7 @@ def _together(
     first = [each.remedy for each in whole if each.is_replayed]
     if worth is None or len(first) < 2 or len(first) < len(whole):
         return ()
-    saved, alone = worth.saving_ns(first), sum(each.saving_ns or 0.0 for each in whole)
+    saved, alone = worth.together_ns(first), sum(each.saving_ns or 0.0 for each in whole)
     most = "≤" if any(map(is_bound, first)) else ""
     differs = abs(saved - alone) >= SMALLEST_SAVING.share * context.step_ns
     own = f" (sum {time(alone)})" if differs else ""

@@ -12,6 +12,7 @@ from chopper_tui.actions import (  # noqa: F401 (importing a module declares its
     ask,
     compare,
     files,
+    find,
     palette,
     program,
     shape,

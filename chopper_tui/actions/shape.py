@@ -32,7 +32,8 @@ from chopper_core.views.find import names_found
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.shared.run_notes import cut_note
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns, splits_of
-from chopper_tui.actions.ask import by, find_in_run, of, reading_width
+from chopper_tui.actions.ask import by, of, reading_width
+from chopper_tui.actions.find import find_in_run
 from chopper_tui.actions.program import open_command
 from chopper_tui.completions import filter_terms, units_shown
 from chopper_tui.config import CHART_SIZES, save_columns

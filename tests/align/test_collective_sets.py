@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.align.collective_ends import CommKernels, end_offsets
 from chopper_core.align.collective_sets import labelled_by_partners, rank_clocks
 from chopper_core.graph.collectives import collectives_of
-from chopper_core.ingest.open import on_one_clock
+from chopper_core.ingest.joining import on_one_clock
 from chopper_core.model.overrides import NO_OVERRIDES
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind, Rule

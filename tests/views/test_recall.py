@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -167,6 +168,19 @@ def test_an_answer_is_the_step_of_the_run_that_it_asks_for(title: str) -> None:
 
 
 @pytest.mark.few(1)
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "cause", ["values read back in every layer", "parameters not gathered ahead"]
+)
+def test_no_change_saves_more_than_a_bound(cause: str) -> None:
+    """A host that reads values back waits for the GPU, whose queue runs empty: without that its
+    launches don't wait to arrive, either. Gathers that wait for the slowest GPU end earlier."""
+    found = bench.measure(cause, 4202, 0.04, "fsdp")
+    assert found.first is not None and found.first.saving_ns is not None
+    assert re.search(r"x0|hidden", found.first.remedy)
+    assert found.cost_ns <= found.first.saving_ns == found.first.high_ns < 1.1 * found.cost_ns
+
+
 def test_what_more_work_takes_longer_is_a_part_of_it() -> None:
     """Small kernels of the same layers, whose size no trace tells, are no second cause; and kernels
     that lost their layer with their launch record don't hide the layers."""

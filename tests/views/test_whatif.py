@@ -75,7 +75,17 @@ def test_each_saving_of_a_finding_is_that_of_a_default_question(name: str) -> No
     # The general question is worded in its own way.
     worded = {"host x0": "no host gaps"}
     savings = {worded.get(text := str(remedy.cell(row)), text): saving.at(row) for row in rows}
-    assert savings and {each: asked[each]["saving_ns"] for each in savings} == savings
+    bounds = {
+        worded.get(text := str(remedy.cell(row)), text) for row in rows if saving.is_bound(row)
+    }
+    measured = asked["as measured"]["step_ns"]
+    assert savings and measured is not None
+    for question, saved in savings.items():
+        # A bound is the most that the replay leaves open.
+        least, answer = asked[question]["step_low_ns"], asked[question]["saving_ns"]
+        assert least is not None and saved is not None
+        most = measured - least if question in bounds else answer
+        assert saved == pytest.approx(most, abs=1), question
 
 
 def test_a_change_of_nothing_saves_nothing_and_slower_is_never_faster(tmp_path: Path) -> None:
@@ -393,6 +403,39 @@ def test_a_layer_as_its_peers_runs_what_they_run() -> None:
                 now, launched = now + ns, launched + 5_000
     found = answers(run_of(rows), "layer:2 as peers")["layer:2 as peers"]
     assert found["saving_ns"] == 20_000 + 15_000
+
+
+def test_a_range_holds_how_much_steps_that_run_again_vary() -> None:
+    """A kernel takes half as long, in steps that are alike or vary in something else."""
+
+    def range_of(question: str, others_ns: list[int]) -> tuple[float, float]:
+        rows, now = [], 1_000_000
+        for step, ns in enumerate(others_ns):
+            for operation, took in (("mlp_up", ns), ("mlp_dp", 100_000)):
+                rows.append(Row(now, took, operation=operation, iteration=step, launch=now // 9))
+                now += took
+        found = OpenRun(run_of(rows)).what_if(question)
+        measured = float(found.values["step_ns"].numbers[0])
+        high, low = (
+            measured - float(found.values[name].numbers[1])
+            for name in ("step_low_ns", "step_high_ns")
+        )
+        return low, high
+
+    asked = "operation:mlp_dp x0.5"
+    alike, ns = [1_000_000] * 9, 50_000
+    assert range_of(asked, alike) == (ns, ns)
+    varied = (1_000_000 + 5_000 * np.array([3, -2, 0, 1, -3, 2, -1, -2, 2])).tolist()
+    low, high = range_of(asked, varied)
+    error = 2 * float(np.std(varied)) / 3
+    assert ns - 3 * error < low < ns - error and ns + error < high < ns + 3 * error
+    # One step in nine is a ninth of the mean, and its own time is not a mean of several.
+    low, high = range_of(f"iteration:4 {asked}", varied)
+    assert ns / 9 - error < low < ns / 9 - error / 3 and ns / 9 + error / 3 < high
+    # What every third step has, or all from one on, is there when they run again.
+    every_third = [1_000_000, 1_000_000, 1_300_000] * 3
+    from_then_on = [1_000_000] * 4 + [1_300_000] * 5
+    assert range_of(asked, every_third) == range_of(asked, from_then_on) == (ns, ns)
 
 
 def test_no_stragglers_and_one_gpu_as_its_peers_say_how_they_differ() -> None:

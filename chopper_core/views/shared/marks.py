@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, MIN_VALUES
+from chopper_core.analyses.outliers import FACTOR, MIN_VALUES, spread_of
 from chopper_core.columns import Metric, Reduces, Values
 from chopper_core.model.column_names import HOTSPOT
 from chopper_core.model.table import NO_LABEL_TEXT
@@ -179,7 +179,7 @@ def _usual(numbers: Float64, least: float = 0.0) -> tuple[float, float]:
     if len(known) < MIN_VALUES:
         return np.nan, 0.0
     median = median_of(known)
-    spread = MAD_TO_SIGMA * median_of(np.abs(known - median))
+    spread = spread_of(known)
     return median, FACTOR * max(spread, _LEAST_SPREAD * abs(median), least)
 
 

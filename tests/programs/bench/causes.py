@@ -33,7 +33,6 @@ SEEDS: Final = range(1, 6)
 HOLDOUT: Final = range(101, 106)
 """Seeds that were not looked at while rules were written."""
 _SIZED: Final = 0.25
-_REPLAYED: Final = 0.03
 COUNTS: Final = 0.02
 """Causes that cost at least this share of the iteration must be the first finding."""
 WITHOUT_SAVING: Final = "missing"
@@ -262,10 +261,7 @@ class Outcome(Struct, frozen=True):
         first = self.first
         if first is None or self.level < 3 or first.low_ns is None or first.high_ns is None:
             return None
-        # The range of a bound ends at it, and a replay knows it to a few percent.
-        is_bound = first.high_ns == first.saving_ns
-        most_ns = first.high_ns * (1 + is_bound * _REPLAYED)
-        return first.low_ns <= self.cost_ns <= most_ns
+        return first.low_ns <= self.cost_ns <= first.high_ns
 
 
 def findings_of(run: Run) -> tuple[Finding, ...]:

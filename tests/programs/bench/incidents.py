@@ -24,13 +24,14 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from tests.pipelines import Pipeline, generate
+from tests.programs.bench.causes import planted
 from tests.programs.bench.processes import CHOPPER, ROOT
 from tests.realdata.conftest import FOLDER as REALDATA
 
@@ -642,6 +643,8 @@ def _end(act: Act) -> None:
     meeting = act.meeting
     if meeting is None:
         act.new_end = act.new_start + act.took
+    elif act.added:
+        act.new_end = max(a.new_start for a in meeting.acts) + meeting.extra
     elif meeting.sent is not None:
         sent = meeting.sent
         waited = sent.end > act.start + 0.5
@@ -1889,6 +1892,8 @@ MODELS: Final = {
     "ddp": Model(),
     "tp": Model("tp", gpu="NVIDIA A100-SXM4-80GB", tflops=230, gb_s=1500, link_gb_s=200),
     "moe": Model("moe", wide=8192),
+    "ddp six": Model(layers=5, steps=6),
+    "small": Model(hidden=2048, wide=5504, tokens=2048),
     "accumulated": Model("ddp", layers=6, microbatches=4, tokens=2048, link_gb_s=60),
     "slow_link": Model("ddp", layers=6, tokens=2048, link_gb_s=80, latency_us=60),
     "a100x8": Model(
@@ -1903,6 +1908,8 @@ MODELS: Final = {
         link_gb_s=120,
     ),
 }
+STYLED: Final = {"styled module": ("module", 8), "styled busy": ("busy links", 4)}
+"""Styles of the demo's generator, and how many steps."""
 LOCKSTEP: Final = ("a100_rank0of16.json.gz",)
 
 
@@ -1974,6 +1981,10 @@ def base_run(name: str, out: Path, seed: int) -> Path | None:
         return folder
     if name in MODELS:
         Simulator(replace(MODELS[name], seed=seed)).write(folder)
+    elif name in STYLED:
+        style, steps = STYLED[name]
+        styled = replace(planted.STYLES[style], iterations=steps, seed=seed)
+        planted.simulated(replace(styled, telemetry=False)).write(folder)
     elif name.startswith("fsdp"):
         other = name.endswith("b")
         kind, layers = name[:5], 6 if other else 8
@@ -2063,8 +2074,9 @@ def line(verdict: Verdict) -> str:
     note = "" if old is None else f" (grown from {old:.2f})"
     ratios = [v / 1e6 / truth for v in (cost, saving) if v is not None and truth]
     ratio = min(ratios, key=lambda r: abs(r - 1)) if ratios else None
-    # A replay is exact to a part of a percent.
-    inside = "–" if low is None else "y" if 0.99 * low <= truth * 1e6 <= 1.01 * high else "n"
+    # What has grown saves what it saved before, too.
+    known = low is not None and old is None
+    inside = "–" if not known else "y" if low <= truth * 1e6 <= high else "n"
     named = "y" if verdict.is_named(row) else "n"
     later = [n for n, (r, _) in enumerate(verdict.rows) if verdict.is_named(r)]
     if named == "n" and later:
@@ -2140,7 +2152,7 @@ def plant(incident: Incident, base: Path, out: Path, seed: int) -> float:
     return (run.mean_step_us() - before) / 1e3
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, incidents: Sequence[Incident] = INCIDENTS) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
@@ -2173,7 +2185,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     only = set(args.only.split(",")) if args.only else None
     say(HEAD)
-    for incident in INCIDENTS:
+    for incident in incidents:
         if only and incident.name not in only:
             continue
         began = time.monotonic()

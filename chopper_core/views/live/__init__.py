@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from math import isfinite, nan
+from collections.abc import Sequence
+from math import nan
 from time import localtime, strftime
 from time import time as clock
 from typing import Final
@@ -12,32 +11,34 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import node_labels
-from chopper_core.analyses.memory import failed_allocations
-from chopper_core.analyses.outliers import MIN_VALUES, outliers, spread_limit
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import gpus_of
 from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
-from chopper_core.analyses.training import job_steps, training_of
+from chopper_core.analyses.training import job_steps
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.columns.labels import LABELS
 from chopper_core.model import address
 from chopper_core.model.accounting import is_between_programs
-from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows, StepBars
-from chopper_core.model.column_names import EDGE, HOTSPOT
-from chopper_core.model.phrases import facts, percent, time
+from chopper_core.model.charts import Card, Cards
+from chopper_core.model.phrases import facts
 from chopper_core.model.recent import STALE_S, NodeGpu
-from chopper_core.model.recent_steps import SLOWER, JobSteps, RecentSteps
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
+from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import ALL_TIME, View, Window, child_of
-from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views.live.job import job_headline, other_cards, step_bars, window_cards
+from chopper_core.views.live.lanes import (
+    FIGURES,
+    HISTORY,
+    LANES,
+    gpu_lanes,
+    history_charts,
+    name_words,
+)
 from chopper_core.views.shared.evidence import finding_cards
-from chopper_core.views.shared.marks import mark_limits
 from chopper_core.views.shared.rows_of_samples import power_of_gpu
 from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of
@@ -55,25 +56,11 @@ SPEC: Final = ViewSpec(
 WINDOW_S: Final = 300.0
 STALE_NS: Final = round(STALE_S * 1e9)
 """A GPU without a sample for so long, while others have some, has no figures."""
-NEAR_LIMIT: Final = 0.98
-_LEAST_SHARE: Final = 0.02
-"""A clock or use that is nearer to the others' median doesn't stand out."""
-_BINS: Final = 240
-_MAX_STEPS: Final = 240
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
 _MOST_PROCESSES: Final = 128
 _NUMBER: Final = r"\d{1,9}"
-_MOST_WINDOWS: Final = 2
 _MOST_OTHERS: Final = 3
-_LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
-_LINKS: Final = (
-    *("nvlink_gbps", "nvlink_read_gbps", "nvlink_write_gbps"),
-    *("xgmi_read_gbps", "xgmi_write_gbps", "pcie_gbps"),
-)
-_FIGURES: Final = ("throttle_pct", "vram_bytes", "fan_pct", *_LINKS)
-_HISTORY: Final = (*_LANES, "mem_mhz", "mem_util_pct", "mem_c", *_FIGURES)
-"""The signals of one GPU."""
 _HISTORY_S: Final = 3600.0
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
 _COLUMNS: Final = columns(
@@ -131,7 +118,7 @@ def answer(run: Run, view: View) -> ViewResult:
     seconds = float(given.get("window", _HISTORY_S if "gpu" in given else WINDOW_S))
     measured = run.measured
     if run.recent is not None:
-        measured = run.recent.signals((*_HISTORY, "power_cap_w"), seconds)
+        measured = run.recent.signals((*HISTORY, "power_cap_w"), seconds)
     gpus = gpus_of(run)
     if "gpu" in given:
         gpus = [gpu for gpu in gpus if gpu == int(given["gpu"])]
@@ -139,7 +126,7 @@ def answer(run: Run, view: View) -> ViewResult:
             raise NothingToShow(f"there is no GPU {given['gpu']} in this run")
     steps = None if run.is_sampled_only else step_times(run, View(view.run))
     # A source of other signals, such as memory, may go on for longer: lanes end with their own.
-    lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
+    lanes_of = [measured[name] for name in LANES if name in measured] or [*measured.values()]
     curves = [curve for each in lanes_of for curve in each.curves.values()]
     end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
     job = job_steps(run)
@@ -154,7 +141,7 @@ def answer(run: Run, view: View) -> ViewResult:
     }
     own = [
         (_COLUMNS[f"now_{name}"], numbered(now[name].tolist()))
-        for name in (*_LANES, *_FIGURES)
+        for name in (*LANES, *FIGURES)
         if name in now
     ]
     limit = _limits(run, now.get("power_cap_w"), len(gpus))
@@ -169,16 +156,16 @@ def answer(run: Run, view: View) -> ViewResult:
             total={},
             opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, given["gpu"]),
             shown=known_columns(own),
-            headline=_job_headline(run),
+            headline=job_headline(run),
             notes=_notes(run, gpus[0]),
             charts=(
-                *_history(measured, gpus[0], float(limit[0]), (end_ns, seconds)),
+                *history_charts(measured, gpus[0], float(limit[0]), (end_ns, seconds)),
                 *_below((), _process_cards(run, view, gpus)),
             ),
         )
-    lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
+    lanes = gpu_lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _below(_cards(run, view, steps, gpus), _process_cards(run, view, gpus))
-    bars = _step_bars(view, job, steps)
+    bars = step_bars(view, job, steps)
     lanes = tuple(replace(each, steps=bars) for each in lanes)
     return table_view(
         view,
@@ -188,7 +175,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: _history_of(view, gpus[row]),
         shown=known_columns(own),
         headline=(
-            *_job_headline(run),
+            *job_headline(run),
             *run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         ),
         charts=(*(lanes or ((bars,) if bars else ())), *cards),
@@ -212,30 +199,6 @@ def _below(cards: tuple[Card, ...], processes: tuple[Card, ...]) -> tuple[Cards,
 def _history_of(view: View, gpu: int) -> View:
     """The signals of a GPU over the last hour."""
     return replace(view, of=f"gpu:{gpu}", columns=(), sort="", filter="")
-
-
-def _history(
-    measured: Mapping[str, Signal], gpu: int, limit_w: float, window: tuple[int, float]
-) -> tuple[LineChart, ...]:
-    """A chart of each signal of a GPU, with its limit."""
-    end_ns, seconds = window
-    hot_c = mark_limits().hot_c[1]
-    limits = {"power_w": limit_w, HOTSPOT: hot_c, EDGE: hot_c}
-    drawn = []
-    for name in _HISTORY:
-        curve = measured[name].curves.get(gpu) if name in measured else None
-        if curve is None or len(curve.edges_ns) < 2:
-            continue
-        begin_ns = max(int(curve.edges_ns[0]), end_ns - round(seconds * 1e9))
-        if end_ns <= begin_ns:
-            continue
-        bounds = bounds_of(begin_ns, end_ns, _BINS)
-        lines = {f"GPU {gpu}": curve.means(bounds)}
-        if isfinite(limits.get(name, nan)):
-            lines["limit"] = np.full(_BINS, limits[name])
-        signal, ago_s = measured[name], (bounds[:-1] - end_ns) / 1e9
-        drawn.append(LineChart.over(signal.title, signal.unit, "time", "s", ago_s, lines))
-    return tuple(drawn)
 
 
 def _process_cards(run: Run, view: View, gpus: Sequence[int]) -> tuple[Card, ...]:
@@ -300,55 +263,13 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         cards += [Card(("other run",), each.text(now_s), whole) for each in others]
     number = newest(steps) if steps is not None else None
     if steps is not None:
-        cards += _window_cards(view, steps, job_steps(run))
-    cards += _other_cards(view, job_steps(run))
+        cards += window_cards(view, steps, job_steps(run))
+    cards += other_cards(view, job_steps(run))
     if number is not None:
         # GPUs whose next window comes later have no less work: findings are those of this step.
         newest_step = child_of(View(view.run), "iteration", str(number))
         cards += [card for card in finding_cards(run, newest_step, _MOST_FINDINGS) if card.text]
     return tuple(cards[:_MOST_CARDS])
-
-
-def _job_headline(run: Run) -> tuple[str, ...]:
-    """The newest step of a running job, its usual time, and the slowest rank."""
-    recent = run.recent.steps if run.recent is not None else RecentSteps()
-    job, now_s = job_steps(run), clock()
-    if not len(job):
-        return ()
-    has_ended = run.recent is not None and run.recent.has_ended
-    # Where the ranks are, the alarm says; lines that stay where they are cost nothing to draw.
-    stall, *_ = ("" if has_ended else recent.stall(now_s) or recent.doing(now_s)).split(": ", 1)
-    rate, tokens = job.per_second()
-    rank, slower = recent.slowest() if recent else _slowest_by_log(run)
-    within = job.named(len(job) - 1)
-    parts = (
-        stall,
-        f"step {job.number[-1]:,}: {time(float(job.time_ns[-1]))}"
-        f"{f' ({within})' if within else ''}",
-        f"median {time(job.usual_ns())}, p95 {time(job.usual_ns(0.95))}" if job.plain.any() else "",
-        f"{rate:.3g} steps/s" * isfinite(rate),
-        f"{tokens:,.0f} tok/s per rank" * isfinite(tokens),
-        f"rank {rank} is slowest, +{percent(slower)}" if rank >= 0 else "",
-    )
-    starts = recent.starts()
-    before = ""
-    if len(starts) > 1:
-        lasts = [int(each.rows[-1, 0]) for each in starts[-2] if len(each.rows)]
-        until = f", which ended after step {max(lasts):,}" if lasts else ""
-        before = f"start {len(starts)} of the job; the one before{until}" if lasts else ""
-    failed = [each.sentence for each in failed_allocations(run)[-1:]]
-    return (facts(*parts), *([before] if before else []), *failed)
-
-
-def _slowest_by_log(run: Run) -> tuple[int, float]:
-    """The slowest rank by the job's log, and by which part; -1 where none stands out."""
-    training = training_of(run)
-    if training is None or len(training.timed_ranks) < 2:
-        return -1, 0.0
-    _, slow = training.by_rank()
-    place = int(np.nanargmax(slow))
-    slower = float(slow[place]) - 1.0
-    return (int(training.ranks[place]), slower) if slower >= SLOWER else (-1, 0.0)
 
 
 def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
@@ -371,167 +292,6 @@ def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
     ]
 
 
-def _window_cards(view: View, steps: StepTimes, job: JobSteps) -> list[Card]:
-    """The newest traced windows among the steps of a job; each opens its last step."""
-    if not len(job) or not steps.iterations:
-        return []
-    order = np.argsort(steps.iterations)
-    numbers, times_ns = np.array(steps.iterations)[order], steps.each_ns[order]
-    windows = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) != 1) + 1)
-    cards, usual_ns = [], job.usual_ns()
-    for own in windows[: -1 - _MOST_WINDOWS : -1]:
-        first, last, each_ns = numbers[own[0]], numbers[own[-1]], float(times_ns[own].mean())
-        change = ""
-        if isfinite(usual_ns) and usual_ns > 0:
-            change = f", {100 * (each_ns / usual_ns - 1):+.0f} % to the median of the others"
-        text = f"steps {first:,} to {last:,}: {time(each_ns)} each{change}"
-        opens = child_of(View(view.run), "iteration", str(last))
-        cards.append(Card(("traced",), text, address.render(opens)))
-    return cards
-
-
-def _other_cards(view: View, job: JobSteps) -> list[Card]:
-    """The newest evaluations and checkpoints, with the steps that they are in."""
-    places = np.flatnonzero((job.evaluation_ns > 0) | (job.checkpoint_ns > 0))[-_MOST_WINDOWS:]
-    opens = address.render(View(view.run, name="training", by="stage"))
-    cards = []
-    for place in places[::-1].tolist():
-        text = f"step {job.number[place]:,}: {time(float(job.time_ns[place]))}"
-        cards.append(Card(("step",), f"{text}, of it {job.named(place)}", opens))
-    return cards
-
-
-def _step_bars(view: View, job: JobSteps, steps: StepTimes | None) -> StepBars | None:
-    """The time of each step: of those that the job publishes or logs, else of the traced ones."""
-    # Without steps the whole run is measured as one, which has no number.
-    has_steps = steps is not None and len(steps.iterations) > 0
-    traced = dict(zip(steps.iterations, steps.each_ns, strict=True)) if steps and has_steps else {}
-    if len(job):
-        shown = slice(-_MAX_STEPS, None)
-        numbers, times_ns = job.number[shown], job.time_ns[shown]
-        usual, profiled = job.plain[shown], job.profiled[shown]
-    elif traced:
-        numbers = np.array(sorted(traced)[-_MAX_STEPS:], np.int64)
-        times_ns = np.array([traced[number] for number in numbers.tolist()], np.float64)
-        usual, profiled = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
-    else:
-        return None
-    first = len(job) - len(numbers)
-
-    def described(place: int) -> str:
-        number = int(numbers[place])
-        parts = [f"step {number:,}: {time(float(times_ns[place]))}"]
-        if len(job):
-            parts.append(job.named(first + place))
-        if number in traced:
-            own = time(float(traced[number]))
-            parts.append(f"traced ({own} there)" if len(job) else "traced")
-        return ", ".join(filter(None, parts))
-
-    def opens(place: int) -> View:
-        number = int(numbers[place])
-        if number not in traced:
-            near = min(traced, key=lambda each: (abs(each - number), -each), default=None)
-            known = "no step is" if near is None else f"the nearest one that is: step {near:,}"
-            raise UsageError(f"step {number:,} isn't traced; {known}")
-        return child_of(View(view.run), "iteration", str(number))
-
-    apart: tuple[int, ...] = ()
-    plain, times_ms = np.flatnonzero(usual), times_ns / 1e6
-    with suppress(UsageError):  # of few steps
-        apart = tuple(plain[[*outliers(numbered(times_ms[plain].tolist())).rows]].tolist())
-    return StepBars(
-        "step",
-        "ms",
-        numbers,
-        times_ms,
-        apart,
-        tuple(np.flatnonzero(profiled).tolist()),
-        tuple(place for place, number in enumerate(numbers.tolist()) if number in traced),
-        described,
-        opens,
-    )
-
-
-def _lanes(
-    run: Run,
-    measured: Mapping[str, Signal],
-    gpus: list[int],
-    now: Mapping[str, Float64],
-    limit: Float64,
-    window: tuple[int, float],
-) -> tuple[GpuLanes, ...]:
-    """The signals of all GPUs over the last minutes."""
-    end_ns, seconds = window
-    known = [measured[name] for name in _LANES if name in measured]
-    known = [each for each in known if each.name != EDGE or HOTSPOT not in measured]
-    starts = [int(c.edges_ns[0]) for each in known for c in each.curves.values() if len(c.edges_ns)]
-    begin_ns = max(end_ns - round(seconds * 1e9), min(starts, default=end_ns))
-    if end_ns <= begin_ns:
-        return ()
-    bounds, nothing = bounds_of(begin_ns, end_ns, _BINS), np.full(_BINS, np.nan)
-    alarms = run.recent.open_alarms if run.recent is not None else ()
-    rows: list[SignalRows] = []
-    raised: list[tuple[int, ...]] = []
-    for signal in known:
-        means = [_means(signal.curves.get(gpu), bounds, nothing) for gpu in gpus]
-        latest = now[signal.name]
-        alarmed = [(each.gpu, each.is_above) for each in alarms if each.name == signal.name]
-        above, below = (
-            np.array([(gpu, side) in alarmed for gpu in gpus], np.bool_) for side in (True, False)
-        )
-        if signal.name == "power_w":
-            above |= latest >= NEAR_LIMIT * limit
-        elif signal.name in (HOTSPOT, EDGE):
-            above |= latest >= mark_limits().hot_c[1]
-        else:
-            far = _far(latest)
-            above, below = above | (far > 0), below | (far < 0)
-        raised.append(tuple(np.flatnonzero(above).tolist()))
-        standing_out = tuple(np.flatnonzero(above | below).tolist())
-        span = (begin_ns - end_ns) / 1e9, 0.0
-        labels = tuple(map(str, gpus))
-        drawn = np.array(means), latest, standing_out
-        rows.append(SignalRows(signal.title, signal.unit, "time", "s", span, labels, *drawn))
-    if not rows:
-        return ()
-    under = now.get("throttle_pct", nothing)
-    last = Series("throttled", under) if np.isfinite(under).any() else None
-    names = [" ".join(filter(None, each)) for each in zip(*_name_words(run, gpus), strict=True)]
-    whole = tuple(_of_all(each) for each in rows)
-    caps = dict.fromkeys((HOTSPOT, EDGE), mark_limits().hot_c[1])
-    if np.isfinite(limit).any():
-        caps["power_w"] = float(np.nanmin(limit))
-    limits = tuple(caps.get(each.name) for each in known)
-    lanes = (tuple(rows), whole, limits, tuple(raised), last)
-    return (GpuLanes("GPUs", rows[0].labels, tuple(names), *lanes),)
-
-
-def _far(latest: Float64) -> Float64:
-    """How far each GPU is from the others' median, where it stands out; 0 for the others.
-
-    Where most of them are equal, whoever differs by more than a fiftieth stands out.
-    """
-    known = latest[np.isfinite(latest)]
-    if len(known) < MIN_VALUES:
-        return np.zeros(len(latest))
-    distance = np.nan_to_num(latest - median_of(known))
-    limit = max(spread_limit(known), _LEAST_SHARE * abs(median_of(known)))
-    return np.where(np.abs(distance) > limit, distance, 0.0)
-
-
-def _of_all(signal: SignalRows) -> float | None:
-    """The latest value of all GPUs: of power the sum, if all are known, else the mean."""
-    known = signal.means[np.isfinite(signal.means)]
-    if signal.unit == Unit.WATTS:
-        return float(known.sum()) if len(known) == len(signal.means) else None
-    return float(known.mean()) if len(known) else None
-
-
-def _means(curve: IntegralCurve | None, bounds: Int64, nothing: Float64) -> Float64:
-    return nothing if curve is None or not len(curve.edges_ns) else curve.means(bounds)
-
-
 def _latest(run: Run, signal: Signal, gpus: list[int], end_ns: int) -> Float64:
     """The latest value of each GPU; NaN for a stale one."""
     if run.recent is not None:
@@ -551,7 +311,7 @@ def _limits(run: Run, cap: Float64 | None, count: int) -> Float64:
 
 def _names(run: Run, gpus: list[int]) -> Own:
     """The node and the rank of each GPU, where there are several and they say more."""
-    nodes, ranks = _name_words(run, gpus)
+    nodes, ranks = name_words(run, gpus)
     about = {gpu.index: gpu for gpu in run.gpus}
     node = run.recent.gpus if run.recent is not None else {}
     unknown = NodeGpu("", "", 0)
@@ -573,15 +333,6 @@ def _names(run: Run, gpus: list[int]) -> Own:
     )
     found.append((_COLUMNS["memory_bytes"], sizes))
     return [(column, values) for column, values in found if values.present().any()]
-
-
-def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Node and rank (`r13`) of each GPU; '' where there is one node, or a rank has its number."""
-    nothing = [""] * len(gpus)
-    nodes = node_labels(run, gpus)
-    is_other = any(run.rank_of[gpu] != gpu for gpu in gpus)
-    ranks = [f"r{run.rank_of[gpu]}" for gpu in gpus] if is_other else nothing
-    return nodes if len(set(nodes)) > 1 else nothing, ranks
 
 
 def newest_window(run: Run) -> Window:
