@@ -189,7 +189,8 @@ def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
     computes = table.kind == Kind.COMPUTE
     if iterations:
         computes &= isin(table.iteration, iterations)
-    return np.flatnonzero(computes)
+    every = run.tree().node(()).selection
+    return np.flatnonzero(computes) if isinstance(every, slice) else every[computes[every]]
 
 
 def _common(table: KernelTable, parts: list[Index]) -> list[Index]:

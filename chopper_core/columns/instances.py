@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple, replace
 
 from chopper_core.model.groups import Groups, gpu_by_gpu, work_of
 from chopper_core.model.signals import SpansOfGpus
@@ -98,10 +97,16 @@ def instances(
     if visit is None and len(nodes) == 1:
         # GPU by GPU the columns stay in the processor's cache.
         spans = partial(_spans, table, nodes=None, visit=None, copying=copying)
-        parts = map(astuple, in_threads(spans, gpu_by_gpu(table, rows), len(table)))
-        found = OperationInstances(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        parts = in_threads(spans, gpu_by_gpu(table, rows), len(table))
         # Where communication alone masks, one column tells both.
-        return found if copying is not None else replace(found, masked_ns=found.overlapped_ns)
+        same = {"masked_ns": "overlapped_ns"} if copying is None else {}
+        columns = {
+            name: np.concatenate([getattr(each, name) for each in parts])
+            for name in OperationInstances.__struct_fields__
+            if name not in ("node", *same)
+        }
+        columns |= {name: columns[other] for name, other in same.items()}
+        return OperationInstances(node=np.broadcast_to(0, columns["row"].shape), **columns)
     return _spans(table, rows, nodes.first if len(nodes) > 1 else None, visit, copying)
 
 

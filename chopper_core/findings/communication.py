@@ -418,11 +418,13 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
     known = effect(found, owner, len(pairs))
     ratio, cost = np.nan_to_num(known.slowdown), np.nan_to_num(known.cost_ns)
     least = SLOWED_COST.share * context.step_ns * context.spots
-    during = _slowed_during(context)
-    slower = np.array([during.get((phase, operation), 1.0) for phase, operation in pairs.tolist()])
-    chosen = (np.maximum(ratio, slower) >= 1 + SLOWED.share) & (cost >= least)
-    chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
-    for place in np.flatnonzero(chosen).tolist():
+    chosen = (cost >= least) & (np.nan_to_num(known.pearson) >= CORRELATION.value)
+    is_slower = ratio >= 1 + SLOWED.share
+    if (chosen & ~is_slower).any():
+        during = _slowed_during(context)
+        slower = np.array([during.get((phase, each), 1.0) for phase, each in pairs.tolist()])
+        is_slower |= slower >= 1 + SLOWED.share
+    for place in np.flatnonzero(chosen & is_slower).tolist():
         yield _contended(
             context,
             pairs[place],
@@ -519,12 +521,13 @@ def _slower_beside(
     """Operations whose kernels take longer during communication than like ones, the same by some
     codes, without; those that always run during communication, or the others."""
     table = context.table
-    took = table.duration_ns[rows].astype(np.float64)
+    took_ns = table.duration_ns[rows]
+    took = took_ns.astype(np.float64)
     names, like = combined(same)
     pairs, place = combined([table.phase[rows], table.operation[rows]])
     share = table.overlap_ns[rows] / took
     alone = share <= _ALONE
-    usual = quantiles_of(took[alone], like[alone], len(names), (0.5,))[:, 0]
+    usual = quantiles_of(took_ns[alone], like[alone], len(names), (0.5,))[:, 0]
     usual[counts_of(like[alone], len(names)) < _MIN_ALONE] = np.nan
     usual = usual[like]
     overlapped = (share >= _BESIDE) & np.isfinite(usual)

@@ -361,8 +361,11 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _gpu_by_gpu(table: KernelTable, rows: Index) -> list[slice]:
-    """The places of rows, which are in the order of the table, in pieces of whole GPUs."""
-    first = run_starts(table.gpu[rows])
+    """The places of rows in pieces of whole GPUs; in one piece where a GPU's aren't contiguous."""
+    gpu = table.gpu[rows]
+    first = run_starts(gpu)
+    if (np.diff(gpu[first]) < 0).any():
+        return [slice(len(rows))]
     first = first[run_starts(first // _PIECE)]
     return list(map(slice, first.tolist(), [*first[1:].tolist(), len(rows)]))
 

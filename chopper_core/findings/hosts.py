@@ -145,6 +145,14 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
     yield from (finding for _, finding in needless)
     costs = {what: finding.cost_ns or 0.0 for what, finding in needless}
     yield from _bound(context, late, HostState.LATE, costs)
+    if main is not None and main.what in NEEDLESS:
+        # The main cause is apart from another one thing that the rest may be.
+        own = bound.take(_are(bound, main.what)[bound.cause])
+        costs[main.what] = context.per_iteration(float(own.ns.sum()))
+        left, rest = _without(context, late, bound, costs)
+        most = rest.main(rest.by_cause) if left else None
+        if most is not None and most.what in _APART:
+            yield from _bound(context, late, HostState.LATE, costs)
     yield from _needless_on_one(context)
 
 
@@ -303,7 +311,7 @@ def _is_late_all_over(context: FindingsContext) -> bool:
     """Whether most GPUs are idle before launch calls in most steps, for much of them, though not
     for much of any phase."""
     idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns"))
-    if context.share(median_of(idle.ravel())) < LATE_ALL_OVER.share:
+    if not context.repeats or context.share(median_of(idle.ravel())) < LATE_ALL_OVER.share:
         return False
     charges = _charges_of(context, None, HostState.LATE)
     return len(charges) > 0 and not place_of_most(context.run, charges)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.findings import efficiency
+from chopper_core.analyses.overlap import overlaps_in
+from chopper_core.findings import communication, efficiency
 from chopper_core.model.hardware import ElementType, specifications
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
 from chopper_core.model.view import View
 from chopper_core.views.query import query
-from tests.support import Row, run_of
+from tests.support import Row, run_of, sample_run
 
 US = 1_000
 GEMM = "Cijk_Alik_Bljk_BBS_BH"
@@ -140,11 +141,12 @@ def test_what_is_slow_at_first_is_the_same_gpu_by_gpu_and_at_once(
                         operation=f"op{place % 6}", kernel=f"{GEMM}_{place % 6}")
                 )  # fmt: skip
                 now += took
-    run, found = run_of(rows), []
-    for piece in (1, 1 << 30):
+    found = []
+    for piece, run in ((1, run_of(rows)), (1 << 30, run_of(rows)), (1, run_of(rows[::-1]))):
         monkeypatch.setattr(efficiency, "_PIECE", piece)
-        found.append(row_of(replace(run), "slow-start"))
-    assert found[0] is not None and found[0] == found[1]
+        found.append(row_of(run, "slow-start"))
+    # Also of a table in no order.
+    assert found[0] is not None and found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("wide_us", [80, 1])
@@ -174,6 +176,16 @@ def test_kernels_far_below_the_memory_roof(reached: float, is_found: bool) -> No
     assert (row is not None) == is_found
     if row is not None:
         assert row["cost_ns"] == pytest.approx(8 * 50 * US * (1 - reached / 0.1), rel=1e-3)
+
+
+def test_no_step_is_replayed_for_contention_that_nothing_else_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replay only tells by how much: that of 1,000 GPUs takes 20 s."""
+    monkeypatch.setattr(communication, "_slowed_during", lambda context: pytest.fail("replayed"))
+    run = sample_run()
+    assert row_of(run, "contention") is None
+    assert overlaps_in(run, View(run.name)).comm_ns.any()
 
 
 def test_contention_is_seen_without_layers() -> None:

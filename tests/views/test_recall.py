@@ -124,6 +124,7 @@ PAIRS = (
     ("a throttled GPU", "hosts that can't keep up"),
     ("slow memory of all GPUs from then on", "a clock that sinks slowly"),
     ("a checkpoint on one GPU", "more tokens in one iteration"),
+    ("evaluation between steps", "copies from pageable memory"),
 )
 
 
