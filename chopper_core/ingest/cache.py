@@ -254,8 +254,12 @@ def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
     overrides, and one of the files' states and Chopper's own code.
     """
     paths = paths_of(name)
-    origin = digest([_origin(paths, overrides)])
-    return f"{origin}-{digest([*_stamps(paths), _STARTED_WITH, *_specifications(overrides)])}"
+    return _key(paths, _origin(paths, overrides), overrides)
+
+
+def _key(paths: Sequence[Path], origin: str, overrides: Overrides) -> str:
+    states = digest([*_stamps(paths), _STARTED_WITH, *_specifications(overrides)])
+    return f"{digest([origin])}-{states}"
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
@@ -347,23 +351,29 @@ def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
     which may change then.
     """
-    return _kept_at(_place(kind, name, overrides), name, overrides)
+    paths = paths_of(name)
+    origin = _origin(paths, overrides)
+    return _kept_at(_place(kind, name, origin), paths, origin, overrides)
 
 
 def recalled(kind: str, name: str, of: type[T], overrides: Overrides = NO_OVERRIDES) -> T | None:
     """The figures of a run that are kept; None without. Only where there are some of another state,
     the run's files are looked at."""
-    place = _place(kind, name, overrides)
-    return _kept_at(place, name, overrides).recall(of) if os.path.exists(place) else None
+    paths = paths_of(name)
+    origin = _origin(paths, overrides)
+    place = _place(kind, name, origin)
+    if not os.path.exists(place):
+        return None
+    return _kept_at(place, paths, origin, overrides).recall(of)
 
 
-def _kept_at(place: Path, name: str, overrides: Overrides) -> Kept:
+def _kept_at(place: Path, paths: Sequence[Path], origin: str, overrides: Overrides) -> Kept:
     # A layout changes a row, not what is read.
-    return Kept(place, key_of(name, overrides) + overrides.parallel)
+    return Kept(place, _key(paths, origin, overrides) + overrides.parallel)
 
 
-def _place(kind: str, name: str, overrides: Overrides) -> Path:
-    return directory().parent / kind / digest([name, _origin(paths_of(name), overrides)])
+def _place(kind: str, name: str, origin: str) -> Path:
+    return directory().parent / kind / digest([name, origin])
 
 
 def found_runs(name: str, *, use_cache: bool = True) -> list[FoundRun]:

@@ -42,8 +42,9 @@ def read_settings(directory: Path) -> dict[str, Setting]:
     """The settings in the files of a run's directory; a manifest's count before a job's."""
     found: dict[str, Setting] = {}
     for name in MANIFESTS:
-        if (path := directory / name).is_file():
-            for key, value in setting_keys(path):
+        # A path of its own for each of thousands of runs takes longer than the look.
+        if os.path.isfile(manifest := os.path.join(directory, name)):
+            for key, value in setting_keys(Path(manifest)):
                 found.setdefault(setting_name(key) or key.rpartition(".")[2], value)
     for path in _job_files(directory):
         found = known_settings(setting_keys(path)) | found

@@ -32,6 +32,8 @@ T = TypeVar("T")
 _MOST_FILES: Final = 256
 _MOST_BYTES: Final = 1 << 27
 """Of what is derived from one run; what was written the longest ago goes."""
+_DIGEST_LENGTH: Final = 64
+"""Characters of a digest, at the beginning of a file."""
 _KINDS: Final = "biuf"
 """The kinds of numbers in arrays."""
 _UNREADABLE: Final = (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError)
@@ -59,8 +61,10 @@ class Kept(Struct, frozen=True):
         try:
             if self.is_private and not self._is_own():
                 return None
-            known, _, content = self.file.read_bytes().partition(b"\n")
-            if known != self._digest(content):
+            # Values can be megabytes: none is copied.
+            whole = memoryview(self.file.read_bytes())
+            content = whole[_DIGEST_LENGTH + 1 :]
+            if whole[: _DIGEST_LENGTH + 1] != self._digest(content) + b"\n":
                 return None
             return decoded(content, kind)
         except _UNREADABLE:
@@ -84,9 +88,10 @@ class Kept(Struct, frozen=True):
     def _is_own(self) -> bool:
         return atomic.is_private(self.file.parent) and self.file.lstat().st_uid == os.geteuid()
 
-    def _digest(self, content: bytes) -> bytes:
-        state = self.state.encode("utf-8", "surrogateescape")
-        return hashlib.sha256(state + b"\n" + content).hexdigest().encode()
+    def _digest(self, content: bytes | memoryview) -> bytes:
+        found = hashlib.sha256(self.state.encode("utf-8", "surrogateescape") + b"\n")
+        found.update(content)
+        return found.hexdigest().encode()
 
 
 def encoded(value: object) -> bytes:
@@ -94,7 +99,7 @@ def encoded(value: object) -> bytes:
     return msgspec.msgpack.encode(value, enc_hook=_encodable)
 
 
-def decoded(content: bytes, kind: type[T]) -> T:
+def decoded(content: bytes | memoryview, kind: type[T]) -> T:
     """A value of a type; raises ValueError, TypeError or a MsgspecError where it isn't one."""
     return msgspec.msgpack.decode(content, type=kind, dec_hook=_decoded)
 

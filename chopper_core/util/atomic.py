@@ -152,7 +152,12 @@ def user_folder(variable: str, default: str) -> Path:
     """Chopper's folder in the one that a variable of the environment names, or in a default below
     `~`; for a user without a home, as in some containers, one that can't exist.
     """
-    path = os.path.expanduser(os.environ.get(variable) or default)
+    return _below_home(os.environ.get(variable) or default, os.environ.get("HOME"))
+
+
+@cache
+def _below_home(named: str, _home: str | None) -> Path:
+    path = os.path.expanduser(named)
     return Path(os.devnull if path.startswith("~") else path) / _OWN_NAME
 
 
