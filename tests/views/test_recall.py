@@ -182,6 +182,11 @@ def test_no_change_saves_more_than_a_bound(cause: str) -> None:
     assert found.cost_ns <= found.first.saving_ns == found.first.high_ns < 1.1 * found.cost_ns
 
 
+def test_a_wait_is_named_however_much_its_host_does_after_it() -> None:
+    """A longer wait than one that is named: most of it is untraced by then."""
+    assert bench.measure("a device synchronised in every layer", 5402, 0.025, "fsdp").level == 3
+
+
 def test_what_more_work_takes_longer_is_a_part_of_it() -> None:
     """Small kernels of the same layers, whose size no trace tells, are no second cause; and kernels
     that lost their layer with their launch record don't hide the layers."""
