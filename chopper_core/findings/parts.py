@@ -120,7 +120,8 @@ class Worth(Struct, frozen=True, eq=False):
         if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
             return finding
         if 0 < self.least_ns > found.saving_ns:
-            return finding
+            known = time(self.least_ns)
+            return replace(finding, unreplayed=f"the replay tells only what saves {known} or more")
         return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
 
     def range_ns(self, finding: Finding) -> tuple[float, float] | None:

@@ -330,7 +330,7 @@ def test_the_time_that_a_call_works_after_its_wait_is_the_hosts() -> None:
     assert abs(steady.error_ns) < 0.02 * steady.times.mean_ns
 
 
-def test_no_step_takes_less_than_no_time() -> None:
+def test_no_step_takes_less_than_what_it_computes() -> None:
     # Steps that differ by a factor of ten, and launches that take longer than the kernel.
     rows = []
     for step in range(4):
@@ -346,7 +346,8 @@ def test_no_step_takes_less_than_no_time() -> None:
             float(found.values[name].numbers[row])
             for name in ("step_low_ns", "step_ns", "step_high_ns")
         )
-        assert 0 <= low <= step <= high, label
+        computes = 3 * 300 if label in ("launch x0", "host x0", "launch x9") else 0
+        assert computes <= low <= step <= high, label
     assert isinstance(measured, int) and found.values["saving_ns"].numbers.max() <= measured
 
 
