@@ -286,11 +286,11 @@ def in_groups(
     listed: list[tuple[Found, int | None]] = []
 
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
-        if worth is not None:
-            for each in level:
-                each.finding = replace(each.finding, saving_ns=worth.most_ns(each.finding))
+        # A bound is placed by what is expected of it.
         for each in sorted(level, key=lambda each: each.rank):
             finding = each.finding
+            if worth is not None:
+                finding = replace(finding, saving_ns=worth.most_ns(finding))
             if finding.saving_ns is not None and finding.saving_ns > most_ns:
                 finding = replace(finding, saving_ns=most_ns, alone_ns=finding.saving_ns)
             listed.append(((each.rule, finding), whose))

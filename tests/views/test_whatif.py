@@ -406,6 +406,23 @@ def test_a_layer_as_its_peers_runs_what_they_run() -> None:
     assert found["saving_ns"] == 20_000 + 15_000
 
 
+def test_of_all_gpus_each_is_a_peer_whatever_operations_are_left_out() -> None:
+    """In each step another GPU takes longer; a kernel without an operation isn't asked about."""
+    rows = []
+    for gpu in range(3):
+        now = 1_000_000
+        for step in range(6):
+            long = 50_000 * (step % 3 == gpu)
+            kernels = ("mlp_up", "gemm", 100_000 + long), ("mlp_dp", "gemm", 80_000), ("", "k", 9)
+            for operation, kernel, ns in kernels:
+                each = Row(now, ns, operation=operation, kernel=kernel, gpu=gpu, iteration=step)
+                rows.append(replace(each, launch=now // 9))
+                now += ns
+    found = answers(run_of(rows), "compute as peers", "operation:mlp_up,mlp_dp compute as peers")
+    whole, named, _ = (each["saving_ns"] for label, each in found.items() if "mea" not in label)
+    assert whole == named == round(50_000 / 3)
+
+
 def test_a_range_holds_how_much_steps_that_run_again_vary() -> None:
     """A kernel takes half as long, in steps that are alike or vary in something else."""
 
