@@ -214,12 +214,13 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "token energy": {"power headline": "· # a token"},
     "MFU": {"overview headline": "· MFU #", "live headline": "· MFU #"},
     "exposed communication": {
-        "findings sentence": "^exposed communication takes # per (?:GPU and )?step"
+        "findings sentence": "(?:^exposed communication takes|; with the waits) #"
     },
     "exposed": {
         "overview headline": "exposed #",
         "live headline": "exposed #",
-        "findings sentence": r"^exposed communication takes \S+ \S+ per (?:GPU and )?step \(#\)",
+        "findings sentence": r"(?:^exposed communication takes \S+ \S+ per (?:GPU and )?step \("
+        r"|; with the waits \S+ \S+, )#",
     },
     "low clock": {
         "findings sentence": "^a clock below nominal is the largest (?:known )?overhead: #"

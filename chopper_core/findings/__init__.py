@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from chopper_core.findings.advice import advice_for
 from chopper_core.findings.parts import Found, Worth, in_groups, why_not_replayed
-from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import (
     COMPUTES,
     SMALLEST_SAVING,
@@ -107,7 +106,7 @@ class Checked(Struct, frozen=True, eq=False):
         if finding.doubt and rule.name in HOST_RULES:
             slack_ns = clock_slack_ns(self.context)
             low, high = low - slack_ns, high + slack_ns
-        high = saving if is_bound(finding.remedy) else max(high, saving)
+        high = saving if finding.is_bound else max(high, saving)
         return min(max(low, 0.0), saving), min(high, limit)
 
 

@@ -89,7 +89,7 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
         part = percent(deviation[most] / mean[most])
         yield context.finding(
             one_line(
-                f"the {_CLOCK_NAMES[name]} is unsteady on {which}", f": it varies by up to {part}"
+                f"the {_CLOCK_NAMES[name]} is unsteady on {which}", f": {part} standard deviation"
             ),
             sentence,
             evidence,

@@ -352,13 +352,15 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     if waiting:
         wait = " that isn't waiting for later GPUs"
         with_waits = f"; with the waits {time(each)}, {percent(each / context.usual_ns)}"
+    costs = " costs"
     if not is_complete:
+        costs = ", waits included, takes"
         unknown = "; how much of it is waiting is unknown for collectives with missing ranks"
     name = shortened(context.text("operation", largest))
     usual = " usual" if context.irregular else ""
     yield context.finding(
         one_line(
-            f"exposed communication costs {cost_share} of the{usual} step",
+            f"exposed communication{costs} {cost_share} of the{usual} step",
             f", mostly {name}" if name not in _UNNAMED else "",
         ),
         f"exposed communication{wait} takes {time(cost_ns)}{context.per_gpu} "

@@ -342,6 +342,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         None if is_setup else lost_ns,
         is_measured=bool(text),
         is_repeated=len(late.when) > 1,
+        group=Group.BETTER if is_setup else None,
         gpu=gpu,
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),

@@ -479,7 +479,7 @@ def _bound(
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     taken = f"{time(own_ns)}{a_step(context)}"
     if differs(own_ns, cost_ns):
-        doing += f"; it costs all {time(cost_ns)}, since the hosts are late for other reasons, too"
+        doing += f"; with the other reasons for which hosts are late it costs {time(cost_ns)}"
     yield context.finding(
         (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",

@@ -21,6 +21,7 @@ from chopper_core.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    Group,
     drift_of,
     low_interval,
     outlier_limit,
@@ -342,6 +343,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             is_repeated=len(which) > 1,
             total_ns=lost * len(context.gpus),
             cells=context.cells_of(iteration=which),
+            group=Group.BETTER if is_first else None,
         )
         yield replace(finding, remedy=why.of_this(changes))
 
@@ -517,7 +519,9 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     next_one = max(rest, key=lambda part: rest[part])
     if rest[next_one] > _ALSO * grown[cost] > 0:
         mostly += f", and {times.name(next_one)}, {time(rest[next_one])} more"
-    changes = changes_of(grown)
+    # A usual step has some of it, too.
+    usually = usual.of(kinds[Cost.LAUNCH]) / max(float(kinds[Cost.LAUNCH][slow].mean()), 1.0)
+    changes = [each.replace("launch x0", f"launch x{usually:.4f}") for each in changes_of(grown)]
     numbers = context.all_iterations
     when = _only_steps(context, numbers[slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)

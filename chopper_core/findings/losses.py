@@ -96,8 +96,10 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     hardware = context.run.hardware
     nominal = ""
     if name == "frequency_ns" and hardware is not None:
-        nominal = f"; {up_to_clock(hardware.clock_mhz)}, the nominal clock, which no GPU holds at "
-        nominal += "its power limit: quote them as upper bounds"
+        nominal = (
+            f"; {up_to_clock(hardware.clock_mhz)}, the nominal clock, which no GPU holds under "
+        )
+        nominal += "full load"
     change = "no contention"
     if name != "contention_ns":
         change = f"compute x{1 - size / max(_compute_ns(context, gpus), 1):.4f}"
@@ -129,7 +131,9 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         total_ns=float(size),
         cells=context.cells_of(gpu=gpus),
         changes=(change,),
-        group=None if name in _COSTS else Group.BETTER,
+        # Every GPU loses that much: what one of them loses beyond it is a cause.
+        group=None if name == "contention_ns" else Group.BETTER,
+        is_limit=name in _OF_CLOCK,
         why_more=why,
     )
 

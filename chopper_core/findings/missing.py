@@ -126,7 +126,7 @@ def _sources(context: FindingsContext) -> Gaps:
             if AT_PEAK in context.table.measured:
                 why += ", beyond the ideal time of its FLOPs"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
-        short = "nothing shows why compute is slow"
+        short = "what limits compute is unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")
     title = f"no {' or '.join(lacks)}: {short}"
     yield title, f"without {' and '.join(lacks)}, {unknown}", evidence

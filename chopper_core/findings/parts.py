@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.asked import Answer, Steady, answer_of, change_of, questions_of
 from chopper_core.analyses.time_parts import THEORY, parts_of
-from chopper_core.findings.remedies import is_bound, question_of
+from chopper_core.findings.remedies import question_of
 from chopper_core.findings.rule import (
     COMPUTES,
     EXPLAINED,
@@ -94,15 +94,14 @@ class Worth(Struct, frozen=True, eq=False):
         """What a finding saves; where no change attains what its remedy asks, the most that it may,
         so that it is a bound. None without a replay."""
         saving = finding.saving_ns
-        if saving is None or not is_bound(finding.remedy):
+        if saving is None or not finding.is_bound:
             return saving
         found = self.answer(finding.remedy)
         return saving if found is None else max(found.range_ns[1], saving)
 
-    def together_ns(self, remedies: Sequence[str]) -> float:
-        """What some remedies save together; at most, where one of them is a bound."""
-        asked = SEPARATOR.join(remedies)
-        found = self.answer(asked) if is_bound(asked) else None
+    def together_ns(self, remedies: Sequence[str], is_most: bool) -> float:
+        """What some remedies save together; the most that they may, where one is a bound."""
+        found = self.answer(SEPARATOR.join(remedies)) if is_most else None
         return self.saving_ns(remedies) if found is None else found.range_ns[1]
 
     def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
@@ -374,7 +373,7 @@ def _add(
     is_surer &= one.finding.kind.may_be(whole.finding.kind)
     is_surer &= context.share(one.worth_ns) >= SMALLEST_SAVING.share
     # A change that can be made comes before a bound of the same time.
-    is_attained = is_most and is_bound(whole.finding.remedy) > is_bound(one.finding.remedy)
+    is_attained = is_most and whole.finding.is_bound > one.finding.is_bound
     is_surer |= is_attained and is_like and one.finding.kind.may_be(whole.finding.kind)
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     # What is precise about little of it, by what it costs and by what it saves, is a part.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
@@ -38,17 +37,6 @@ _PEERS: Final = ("gpu", "iteration")
 _MAX_TERMS: Final = 64
 _LEAST_PART: Final = 0.1
 """Of the largest of several kinds of time: less is no change."""
-
-
-_BOUND: Final = re.compile(
-    r"(?:host|launch|copy) x0(?![.\d])|no host gaps|comm hidden|no contention"
-)
-"""Changes that nothing attains in full."""
-
-
-def is_bound(remedy: str) -> bool:
-    """Whether a question asks for more than any change can attain, such as a host of zero time."""
-    return any(_BOUND.search(each) for each in remedy.split(SEPARATOR))
 
 
 def question_of(context: FindingsContext, finding: Finding) -> str:

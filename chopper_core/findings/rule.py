@@ -6,6 +6,7 @@ A rule is a function decorated with `@rule`, whose docstring describes what it l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -31,7 +32,7 @@ from chopper_core.model.parallel import DIMENSIONS, TITLES
 from chopper_core.model.phrases import by_number, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
-from chopper_core.model.view import View, complete_order
+from chopper_core.model.view import SEPARATOR, View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int8, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
@@ -386,6 +387,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         group: Group | None = None,
         why_more: str = "",
         unreplayed: str = "",
+        is_limit: bool = False,
     ) -> Finding:
         """A finding that costs as much in each step, on one GPU or on all.
 
@@ -410,6 +412,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             why_more=why_more,
             group=group,
             unreplayed=unreplayed,
+            is_limit=is_limit,
         )
 
     def at(self, **labels: str) -> View:
@@ -647,6 +650,17 @@ class Group(IntEnum):
         return ("fix first", "could be better", "not known")[self]
 
 
+_BOUND: Final = re.compile(
+    r"(?:host|launch|copy) x0(?![.\d])|no host gaps|comm hidden|no contention"
+)
+"""Changes that nothing attains in full."""
+
+
+def is_bound(remedy: str) -> bool:
+    """Whether a question asks for more than any change can attain, such as a host of zero time."""
+    return any(_BOUND.search(each) for each in remedy.split(SEPARATOR))
+
+
 class Finding(Struct, frozen=True):
     """One line with its numbers, the long sentence, and the view that shows the evidence."""
 
@@ -673,6 +687,8 @@ class Finding(Struct, frozen=True):
     """What a replay changes there, as `chopper what-if` asks; None: what its kind says."""
     remedy: str = ""
     """The questions whose answer is the saving; empty: what its place and changes say."""
+    is_limit: bool = False
+    """Whether no change attains what its remedy asks, though that names a figure."""
     doubt: str = ""
     """Why its data is in doubt."""
     alone_ns: float | None = None
@@ -700,6 +716,11 @@ class Finding(Struct, frozen=True):
     @property
     def is_replayed(self) -> bool:
         return self.saving_ns is not None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether what it saves is the most that any change may save."""
+        return self.is_limit or is_bound(self.remedy)
 
     @property
     def worth_ns(self) -> float | None:

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import SMALLEST_SAVING, Cost, Finding, FindingsContext
 from chopper_core.model.phrases import time
 from chopper_core.model.table import Rule
@@ -26,6 +25,7 @@ _WITHOUT: Final = {
     Cost.LAUNCH: "without this idle time",
     Cost.COPIES: "if copies took no time at all",
     Cost.COMMUNICATION: "if compute hid all of it",
+    Cost.CLOCK: "if all GPUs held that clock",
 }
 """Kind of time → what a bound asks for."""
 
@@ -77,7 +77,7 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
         )
     if context.share(abs(cost - saving)) < _LEAST or -_LESS * cost <= saving - cost <= _MORE * cost:
         return ""
-    bound = is_bound(finding.remedy)
+    bound = finding.is_bound
     without = _WITHOUT.get(finding.kind, "if it took no time at all") if bound else ""
     whose = "the GPUs" if len(context.gpus) > 1 else "the GPU"
     if saving < cost:
@@ -95,8 +95,8 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
         )
     if bound:
         return (
-            f"By replay, a step takes at most {time(saving)} less {without}: waits that follow "
-            "from it end, too. No change reaches that"
+            f"By replay, a step takes at most {time(saving)} less {without}: "
+            f"{finding.why_more or 'waits that follow from it end, too'}. No change reaches that"
         )
     why = finding.why_more or "waits get shorter, too"
     if not finding.why_more and finding.gpu is not None and len(context.gpus) > 1:
@@ -130,5 +130,5 @@ def finding_figures(finding: Finding) -> tuple[str, ...]:
         return ()
     saves = "–"
     if finding.saving_ns is not None:
-        saves = ("≤" if is_bound(finding.remedy) else "") + time(round(finding.saving_ns))
+        saves = ("≤" if finding.is_bound else "") + time(round(finding.saving_ns))
     return time(round(finding.cost_ns)), saves

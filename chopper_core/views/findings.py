@@ -14,7 +14,6 @@ from chopper_core.analyses.saving_columns import SAVING, SAVING_SHARE
 from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, count_findings, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of, why_not_replayed
-from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import (
     CONFIDENCE,
     DETAIL,
@@ -92,7 +91,7 @@ def answer(run: Run, view: View) -> ViewResult:
     savings = [each.saving_ns for each in findings]
     ends = ranges(run, view)
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
-    bound = np.array([is_bound(each.remedy) for each in findings], np.bool_)
+    bound = np.array([each.is_bound for each in findings], np.bool_)
     return ViewResult(
         LabelledRows("finding", [finding.title for finding in findings]),
         columns=(
@@ -174,8 +173,9 @@ def _together(
     first = [each.remedy for each in whole if each.is_replayed]
     if worth is None or len(first) < 2 or len(first) < len(whole):
         return ()
-    saved, alone = worth.together_ns(first), sum(each.saving_ns or 0.0 for each in whole)
-    most = "≤" if any(map(is_bound, first)) else ""
+    is_most = any(each.is_bound for each in whole)
+    saved, alone = worth.together_ns(first, is_most), sum(each.saving_ns or 0.0 for each in whole)
+    most = "≤" if is_most else ""
     differs = abs(saved - alone) >= SMALLEST_SAVING.share * context.step_ns
     own = f" (sum {time(alone)})" if differs else ""
     return (
