@@ -53,7 +53,7 @@ def _said_of(drop: ClockDrop, since_ns: int) -> str:
     usual = "the other GPUs' median" if drop.is_of_others else "before"
     return (
         f"GPU {drop.gpu}'s clock is low {when}: {drop.mhz:,.0f} MHz, {100 * drop.share:.1f} % "
-        f"below {usual} ({drop.usual_mhz:,.0f})"
+        f"below {usual} ({drop.usual_mhz:,.0f}), by all samples, idle times too"
     )
 
 

@@ -26,10 +26,11 @@ _SAME_EXTRA: Final = 0.3
 _ODDS: Final = 4.0
 """How many times slower than all else the place is at least."""
 _WAITS: Final = {
-    "host": "is held back by its host{where}: it is idle for {taken} before launch calls",
-    "launch": "starts kernels late after their launch: it is idle for {taken} between launch and "
-    "start",
-    "copies": "copies for {taken} with nothing else",
+    "host": "is held back by its host{where}: before launch calls it is idle for {taken} longer "
+    "than {than}",
+    "launch": "starts kernels late after their launch: between launch and start it is idle for "
+    "{taken} longer than {than}",
+    "copies": "copies with nothing else running for {taken} longer than {than}",
 }
 
 
@@ -66,10 +67,13 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
     return f" starts kernels {taken} late after their launch"
 
 
-def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
+def why_late(
+    stand: RankLeads, late: Straggler, each: str, *, with_time: bool = True, with_base: bool = True
+) -> tuple[str, float]:
     """What a straggler does, as the end of a sentence, and how much longer it takes in all.
 
-    Both are means of the steps with its cause; empty and 0 without a cause.
+    Both are means of the steps with its cause; empty and 0 without a cause. Without its time, a
+    sentence about kernels has their share alone; without its base, clocks don't say of which time.
     """
     if late.cause is None:
         return "", 0.0
@@ -79,7 +83,8 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     # What it takes longer for counts in full, though its kernels may be faster than slow peers'.
     total = max(kernels + sum(max(own, 0.0) for own in extra.values()), extra.get(late.cause, 0.0))
     if late.cause in ("clock", "kernels"):
-        return f"{_slower(stand, late, each)}{place_slower(stand, late)}", total
+        slower = _slower(stand, late, each if with_time else None, " while busy" * with_base)
+        return f"{slower}{place_slower(stand, late)}", total
     longer = time(extra[late.cause])
     if late.cause == "work":
         what = stand.more_of(place, at)
@@ -94,13 +99,12 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
         when = [stand.iterations[step] for step in at]
         where = cause_beyond(stand.run, stand.gpus[place], peers, when)
         where += place_late(stand, late)
-    taken = f"{time(float(stand.mean(late.cause, at)[place]))}{each}"
-    text = _WAITS[late.cause].format(where=where, taken=taken)
     than = "the other GPU" if len(peers) == 2 else "the others' median"
+    text = _WAITS[late.cause].format(where=where, taken=f"{longer}{each}", than=than)
     which = _copies(stand, late) if late.cause == "copies" else ""
     if copied := _also_copied(stand, late):
         which = f", and it copies for {time(copied)} more"
-    return f"{text}, {longer} more than {than}{which}", total
+    return f"{text}{which}", total
 
 
 def _beyond_peers(stand: RankLeads, late: Straggler, word: str) -> float:
@@ -228,11 +232,12 @@ def slower_share(stand: RankLeads, late: Straggler) -> tuple[float, float]:
     return longer / max(float(stand.mean("same", at)[place]) - longer, 1.0), longer
 
 
-def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
+def _slower(stand: RankLeads, late: Straggler, each: str | None, base: str) -> str:
     at, place = list(late.when), late.place
     share, longer = slower_share(stand, late)
     which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
-    same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
+    same = f"{which} take {percent(share)} longer"
+    same += "" if each is None else f", {time(longer)}{each}"
     is_clock = late.cause == "clock"
     what, name = ("clock", "gfx_mhz") if is_clock else ("memory clock", "mem_mhz")
     mhz = stand.metric(name, at)
@@ -241,7 +246,7 @@ def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
         clock = " at the same clock" if np.isfinite(stand.metric("gfx_mhz", at)[place]) else ""
         return f"has slower kernels{clock}: {same}"
     lower = with_article(percent(1 - own / usual))
-    text = f"runs at {lower} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
+    text = f"runs at {lower} lower {what} ({own:,.0f} vs {usual:,.0f} MHz{base})"
     beyond, where = stand.hotter(place, at)
     warmer = f" and is {beyond:.0f} °C hotter{where}" if is_clock and beyond >= 1 else ""
     return f"{text}{warmer}: {same}"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.findings.advice import advice_for
-from chopper_core.findings.parts import Found, Worth, in_groups
+from chopper_core.findings.parts import Found, Worth, in_groups, why_unreplayed
 from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import (
     COMPUTES,
@@ -199,6 +199,12 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         return [(each, None) for each in sorted(advised, key=_rank_of_samples)]
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
+    why = "no replay removes it" if worth is not None else why_unreplayed(context)
+    found = [
+        # Those of a log are about steps that no trace has.
+        (rule, each if rule.of_logs or each.unreplayed else replace(each, unreplayed=why))
+        for rule, each in found
+    ]
     found = [(rule, _doubted(context, rule, each)) for rule, each in found]
     placed: list[tuple[Found, int | None]] = []
     for (rule, each), whose in in_groups(context, found, worth):

@@ -74,21 +74,23 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
         gpu = context.gpus[most]
         sentence = (
             f"the clock of the {unit} is unsteady on "
-            f"{by_number('GPU', [context.gpus[place] for place in unsteady.tolist()])}: on GPU "
-            f"{gpu} it deviates by {deviation[most]:.0f} MHz "
-            f"({percent(deviation[most] / mean[most])}) from {mean[most]:,.0f} MHz within the same "
+            f"{by_number('GPU', [context.gpus[place] for place in unsteady.tolist()])}, most on "
+            f"GPU {gpu}: its standard deviation is {deviation[most]:.0f} MHz "
+            f"({percent(deviation[most] / mean[most])}) of {mean[most]:,.0f} MHz within the same "
             f"operation{_over_time(context, name, gpu)}"
         )
         saving = total = None
         if name == "gfx_mhz":
             total = float(lost_ns[unsteady].sum())
             saving = float(lost_ns[unsteady].mean()) / len(context.iterations)
-            sentence += f"; time below its mean costs {time(saving)}{context.each}"
+            sentence += f"; compute below the mean clock takes {time(saving)}{context.each} longer"
         evidence = context.with_signal(name, f"-sd_{name}")
         which = gpus_in_short(context, [context.gpus[place] for place in unsteady.tolist()])
         part = percent(deviation[most] / mean[most])
         yield context.finding(
-            one_line(f"the {_CLOCK_NAMES[name]} is unsteady on {which}", f": it varies by {part}"),
+            one_line(
+                f"the {_CLOCK_NAMES[name]} is unsteady on {which}", f": it varies by up to {part}"
+            ),
             sentence,
             evidence,
             Cost.CLOCK,
@@ -106,7 +108,7 @@ def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
     if signal is None or gpu not in signal.curves or gpu not in spans:
         return ""
     deviation = sampled(signal.curves[gpu], spans[gpu]).deviation()
-    return f", by {deviation:.0f} MHz over all the time" if np.isfinite(deviation) else ""
+    return f", {deviation:.0f} MHz over all the time" if np.isfinite(deviation) else ""
 
 
 def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, Float64]:
@@ -168,7 +170,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         lower, aim, of = 1 - mhz / nominal, nominal, ""
         if signal == "mem_mhz":
             limit, saving, change = MEMORY_BELOW, others * lower, f"memory x{1 - lower:.4f}"
-            why = "work without matrix products depends on it: it loses"
+            why = "and work without matrix products depends on it: it loses"
         elif CYCLES in context.table.measured:
             continue
         elif (power := _share_of_cap(context, chip)) <= 1 - SPARE_POWER.share:
@@ -177,8 +179,8 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         else:
             aim, of = USUAL.share * nominal, "a usual "
             limit, saving, change = BELOW_NOMINAL, matrix * (1 - mhz / aim), f"clock={aim:.0f}"
-            why = f"about {percent(1 - USUAL.share)} is usual under full load: beyond that matrix "
-            why += "kernels lose"
+            why = f"and about {percent(1 - USUAL.share)} is usual under full load: beyond that "
+            why += "matrix kernels lose"
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
             name = "clocks" if signal == "gfx_mhz" else "memory clocks"

@@ -34,7 +34,7 @@ from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.groups import work_of
 from chopper_core.model.phrases import listed, longer_by, percent, recurrence, than_or_as, time
-from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, Kind
+from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
@@ -341,22 +341,19 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     if context.share(saving) < EXPOSED.share:
         return
     names, owner = context.together("operation", "phase")
-    parts = list(largest_parts(context, "operation", names, sums_of(per_cell, owner)))
-    operations, of_cell = context.together("operation")
-    waits = sums_of(
-        chosen.member_exposed_ns,
-        first_equal(operations[:, 0], chosen.table.operation[chosen.rows].astype(np.int64)),
-        len(operations),
-    )
-    largest = int(operations[(sums_of(per_cell, of_cell) - waits).argmax(), 0])
+    waits = _by_name(chosen.table, chosen.rows, chosen.member_exposed_ns, names)
+    without_waits = np.maximum(sums_of(per_cell, owner) - waits, 0.0)
+    parts = largest_parts(context, "operation", names, without_waits)
+    operations, operation = combined([names[:, 0]])
+    largest = int(operations[sums_of(without_waits, operation).argmax(), 0])
     is_complete = bool(chosen.complete.all())
-    wait, cost_share = "", percent(cost_ns / context.usual_ns)
+    cost_share = percent(cost_ns / context.usual_ns)
+    wait, with_waits, unknown = "", "", ""
     if waiting:
-        wait = f"; {time(waiting)} of it is waiting for GPUs that come later, and the other "
-        wait += f"{time(cost_ns)} ({cost_share}) is what it costs"
+        wait = " that isn't waiting for later GPUs"
+        with_waits = f"; with the waits {time(each)}, {percent(each / context.usual_ns)}"
     if not is_complete:
-        wait += "; how much of it is waiting is unknown for collectives with missing ranks"
-    share = percent(each / context.usual_ns)
+        unknown = "; how much of it is waiting is unknown for collectives with missing ranks"
     name = shortened(context.text("operation", largest))
     usual = " usual" if context.irregular else ""
     yield context.finding(
@@ -364,14 +361,23 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
             f"exposed communication costs {cost_share} of the{usual} step",
             f", mostly {name}" if name not in _UNNAMED else "",
         ),
-        f"exposed communication takes {time(each)}{context.per_gpu} "
-        f"({share}): {', '.join(parts[:_MAX_LISTED])}{wait}",
+        f"exposed communication{wait} takes {time(cost_ns)}{context.per_gpu} "
+        f"({cost_share}{'' if usual else ' of the step'}{with_waits}): "
+        f"{listed(parts, _MAX_LISTED)}{unknown}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
         cost_ns,
         is_measured=is_complete,
         total_ns=total,
     )
+
+
+def _by_name(table: KernelTable, rows: Index, values: Float64 | Int64, names: Int64) -> Float64:
+    """Sums of values of some rows by operation and phase."""
+    width = int(table.phase.max(initial=0)) + 2
+    own = table.operation[rows].astype(np.int64) * width + table.phase[rows]
+    place = first_equal(names[:, 0] * width + names[:, 1], own)
+    return sums_of(np.where(place >= 0, values, 0), np.maximum(place, 0), len(names))
 
 
 SLOWED: Final = threshold("""slower during communication | 20 | %

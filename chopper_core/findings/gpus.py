@@ -34,6 +34,7 @@ from chopper_core.analyses.why_late import (
     why_late,
 )
 from chopper_core.findings.communication import slow_links
+from chopper_core.findings.iterations import IN_SETUP, SET_UP, warm_up_of
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
     Cost,
@@ -53,6 +54,7 @@ from chopper_core.model.parallel import TITLES
 from chopper_core.model.phrases import (
     by_number,
     enumerated,
+    in_every,
     listed,
     longer_by,
     others,
@@ -289,7 +291,7 @@ def _cells_of(
 def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
     gpu, is_once = leads.gpus[late.place], len(late.when) == 1 < len(leads.iterations)
     each = "" if is_once else context.each
-    text, own = why_late(leads, late, each)
+    own = why_late(leads, late, each)[1]
     # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
     wait, lost_ns = "", own
@@ -297,21 +299,19 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     if leads.delays_ns is not None:
         lost_ns, sort = max(own, late.delay_ns), "-delay_ns"
     is_own = own > lost_ns * (1 - _ROUNDED)
-    if leads.delays_ns is not None and late.delayed:
-        wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
-        if not is_own:
-            wait += ", added up over all that it comes last to"
+    # One figure is what it costs: the others are in the view of ranks.
     said = slower_ns(leads, late)
-    if is_own and own > (1 + _FURTHER) * said > 0:
-        wait = (
-            f"; with what else it does longer, its own work takes {time(own)}{context.each} more "
-            f"than its peers'{wait}"
+    is_said = not is_own or abs(own - said) <= _FURTHER * said
+    text = why_late(leads, late, each, with_time=is_said)[0]
+    if not is_said and own > 0:
+        other = (
+            "with what else it does longer" if own > said else "since it does other things faster"
         )
-    if is_own and 0 < own < (1 - _FURTHER) * said:
-        wait = (
-            f"; since it does other things faster, its own work takes {time(own)}{context.each} "
-            f"more than its peers'{wait}"
-        )
+        wait = f"; {other}, its own work takes {time(own)}{context.each} more than its peers'"
+    if leads.delays_ns is not None and late.delayed:
+        wait += f"; it delays {_delayed(leads, late)}"
+        if not is_own:
+            wait += f" by {time(late.once_ns)}{each}, added up over all that it comes last to"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     evidence = context.with_view("ranks", sort=sort, **labels)
@@ -319,9 +319,10 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         # The view of ranks compares the same kernels, not more of them.
         evidence = replace(pivot(context.at(**labels), "gpu"), columns=_WORK, sort=f"-{_WORK[0]}")
     when, short = recurrence(late.when, leads.iterations), late_in_short(leads, late)
-    every = f", in all {len(leads.iterations)} steps" if len(leads.iterations) > 1 else ""
-    is_first = is_once and leads.iterations[late.when[0]] == context.all_iterations.min()
-    first = ", the first one, which may warm up" if is_first else ""
+    every = in_every(len(leads.iterations))
+    # A first step that warms up isn't a step to come: what happens only there is set-up time.
+    is_setup = is_once and leads.iterations[late.when[0]] in warm_up_of(context)
+    first = f", {SET_UP}" if is_setup else ""
     return context.finding(
         one_line(
             _that_fits(
@@ -331,14 +332,14 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
             ),
             place_late(leads, late) or layers_slower(leads, late),
             more_work_at(leads, late).text if late.cause == "work" else "",
-            *_waits(late),
+            *((IN_SETUP,) if is_setup else _waits(late)),
         ),
         f"GPU {gpu}{f' ({where})' if where else ''} "
         f"{text or 'comes last, but nothing in its own work explains the lag'}"
         f"{when or every}{first}{wait}",
         evidence,
         kind,
-        lost_ns,
+        None if is_setup else lost_ns,
         is_measured=bool(text),
         is_repeated=len(late.when) > 1,
         gpu=gpu,
@@ -497,8 +498,9 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     how = f"takes {longer_by(known.times)} {than_or_as(known.times)}"
     stages = distinct(context.stage)
     if len(stages) == 2:
-        others, wait = f"stage {next(iter({*stages.tolist()} - {known.stage}))}", "it waits"
-        median, most, why = others, f"in a step that is {time(known.cost_ns)}{context.each}", ""
+        others = f"stage {next(iter({*stages.tolist()} - {known.stage}))}"
+        wait = f"{others} waits"
+        median, most, why = others, f"that is {time(known.cost_ns)}{context.each}", ""
     else:
         others, wait, median = "the others", "they wait", "the median of the other stages"
         most = f"beyond the next longest stage it takes {time(known.cost_ns)}{context.each}"

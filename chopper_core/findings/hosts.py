@@ -33,6 +33,7 @@ from chopper_core.findings.rule import (
     Group,
     Threshold,
     drift_of,
+    largest_parts,
     rule,
     threshold,
 )
@@ -375,7 +376,7 @@ def _bound(
         return
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
-    in_call, is_name = "", queued
+    in_call, is_name, unreplayed = "", queued, ""
     gpus_idle = "GPUs idle" if len(context.gpus) > 1 else "the GPU idles"
     if state == HostState.LATE:
         bound, when, kind = "host-bound", "before launch calls", Cost.HOST
@@ -389,15 +390,11 @@ def _bound(
         bound, when, kind = "queue-bound", "in which launched work waits", Cost.LAUNCH
         what = f"{gpus_idle[0].upper()}{gpus_idle[1:]} {{taken}} with work queued"
         otherwise = "work waits in queue"
-        doing = (
-            "; the trace doesn't show what for: an event of another stream, of the host or of "
-            "another GPU, work of before the trace, or the dispatch of each kernel"
-        )
-        if main is not None and main.what in WAITING:
-            doing = f"; for {_share(charges, main)} of that time the hosts block in {main.text}; "
-            doing += "the trace doesn't show what that call and the launched work wait for"
-        elif main is not None and main.what == LAUNCH_CALLS:
-            doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
+        doing = _what_waits(context, late)
+        if main is not None and (main.what in WAITING or main.what == LAUNCH_CALLS):
+            blocks = "block" if main.what in WAITING else "are"
+            doing += f"; the hosts {blocks} in {main.text} for {_share(charges, main)} of that time"
+        unreplayed = f"the trace doesn't say what the work waits for: {_MAY_WAIT_FOR}"
         if main is not None and main.what in WAITING:
             call, blocked = shortened(main.name or main.what), _part(charges, main)
             in_call = f", {100 * blocked:.0f} % in {call}"
@@ -463,9 +460,9 @@ def _bound(
         what = f"{next(short, main.what)} leaves {_idle_gpus(context)} {{taken}}"
         is_name = main.is_of_trace
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
-    # The rest of what it costs is idle time for other reasons.
-    of_all = f" of {time(cost_ns)}" if differs(own_ns, cost_ns) else ""
-    taken = f"{time(own_ns)}{of_all}{a_step(context)}"
+    taken = f"{time(own_ns)}{a_step(context)}"
+    if differs(own_ns, cost_ns):
+        doing += f"; it costs all {time(cost_ns)}, since the hosts are late for other reasons, too"
     yield context.finding(
         (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",
@@ -476,7 +473,27 @@ def _bound(
         cells=cells,
         changes=changes,
         group=Group.UNKNOWN if queued else None,
+        unreplayed=unreplayed,
     )
+
+
+_MAY_WAIT_FOR: Final = (
+    "an event of another stream, of the host or of another GPU, work from before the trace, or the "
+    "dispatch of each kernel"
+)
+
+
+def _what_waits(context: FindingsContext, late: list[LatePhase]) -> str:
+    """The operations whose launched work waits while the GPU is idle, as the end of a phrase."""
+    nodes = context.split("phase", "operation")
+    idle = context.figure("idle_queued_ns", nodes).known(missing=0.0)
+    inside = np.isin(nodes.codes("phase"), [phase.code for phase in late])
+    idle = np.where(inside, idle, 0.0)
+    names = np.stack([nodes.codes("operation"), nodes.codes("phase")], axis=1).astype(np.int64)
+    is_large = idle >= CAUSE.share * idle.sum()
+    parts = largest_parts(context, "operation", names[is_large], idle[is_large])
+    named = listed(parts, _MAX_CAUSES)
+    return f"; the work that waits: {named}" if named else ""
 
 
 def _apart_from_rest(
@@ -586,7 +603,7 @@ FAR_LATER: Final = threshold("""late host at one place, relative to other places
 AT_END: Final = -2
 """The place of a phase: the end of a step, after all of its activities."""
 _NEGLIGIBLE_NS: Final = 1_000
-_MAX_LISTED: Final = 10
+_MAX_LISTED: Final = 3
 _MAX_LEFT_OUT: Final = 16
 """With more GPUs or steps, the median over all replaces that over the others."""
 
@@ -684,6 +701,8 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     labels = {} if at_end else {"phase": context.text("phase", place.phase)}
     where = "at the end" if at_end else f"in {context.phase(place.phase)}"
     doing, by = _doing(context, late), "host" if at_end else "gpu"
+    cost_ns = _of_latest(context, late)
+    unseen = "" if doing else "; nothing in the trace shows what the hosts do then"
     if is_one:
         when = f" of step {place.iteration}" if context.has_iterations else ""
         usual_ns = place.idle_ns - place.lost_ns
@@ -691,6 +710,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         sentence = (
             f"GPU {place.gpu}'s host is late {where}{when}{_layers(context, place)}{doing}: the "
             f"GPU is idle for {time(place.idle_ns)} before launch calls there ({usual})"
+            f"{unseen.replace('hosts do', 'host does')}"
         )
         title = one_line(
             f"GPU {place.gpu}'s host is {time(place.lost_ns)} late {where}",
@@ -710,19 +730,19 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
             for place in late
         ]
         more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
-        title = one_line(f"hosts are late at {len(late)} places {where}", doing.partition(" (")[0])
         sentence = (
             f"hosts are late at {len(late)} places {where}{' of steps' * at_end}{doing}, but "
-            f"not elsewhere; GPUs are idle there for {time(sum(each.idle_ns for each in late))} "
-            f"before launch calls: {'; '.join(each[:_MAX_LISTED])}{more}"
+            f"not elsewhere: GPUs are idle there before launch calls for "
+            f"{'; '.join(each[:_MAX_LISTED])}{more}{unseen}"
         )
-    lost: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for place in late:
-        lost[place.iteration, place.gpu] += place.lost_ns
-    latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
-    cost_ns = sum(latest.values()) / len(context.iterations)
-    if len(late) > 1 and len({place.gpu for place in late}) > 1:
-        sentence += f"; of a step, the GPU that is latest counts: {time(cost_ns)}{a_step(context)}"
+        if len({place.gpu for place in late}) > 1:
+            sentence += f"; of each step, the GPU that is latest counts: {time(cost_ns)}"
+            sentence += context.each
+        taken = f": {time(cost_ns)}{a_step(context)}"
+        short = doing.partition(" (")[0].removeprefix(",")
+        texts = (f"{where},{short}" if short else where, short, where)
+        titles = [f"hosts are late at {len(late)} places {own.strip()}{taken}" for own in texts]
+        title = one_line(next((each for each in titles if len(each) <= MAX_TITLE), titles[-1]))
     cells = np.logical_or.reduce([_cells_of(context, place) for place in late])
     gpus = {each.gpu for each in late}
     changes: tuple[str, ...] | None = None
@@ -742,6 +762,15 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         cells=cells,
         changes=changes,
     )
+
+
+def _of_latest(context: FindingsContext, late: list[LatePlace]) -> float:
+    """What late places cost per step: of each step, those of the GPU that is latest."""
+    lost: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for place in late:
+        lost[place.iteration, place.gpu] += place.lost_ns
+    latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
+    return sum(latest.values()) / len(context.iterations)
 
 
 def _cells_of(context: FindingsContext, place: LatePlace) -> Mask:

@@ -74,6 +74,9 @@ _AS_SLOW: Final = 0.25
 """Of what a first step takes longer: one that does so for as long has its reason."""
 _MAX_APART: Final = 1_000
 """Steps of which each may have a reason of its own."""
+SET_UP: Final = "the run's first step, which warms up: set-up time isn't counted as a cost"
+IN_SETUP: Final = ": set-up, no cost per step"
+"""The same as the end of a title."""
 STEADY: Final = 0.005
 """The least spread of steps assumed, as a share of the median."""
 
@@ -318,15 +321,15 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         if is_since:
             text = f"they take {longer_by(factor)}{when}"
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
-        is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
+        is_first = which == [_first_of_run(context, max(which))]
         why = _more(times, at, usual, cost)
-        short = why.short or f": {_first_of(mostly)}"
+        short = IN_SETUP if is_first else why.short or f": {_first_of(mostly)}"
         title = _title(in_short("step", which), len(which) == 1, compared, short)
         if is_since:
             title = one_line(f"steps take {longer_by(factor)}{when}", short)
         total = len(context.all_iterations)
-        costs = "; the run's first step warms up, so that its time isn't counted as a cost"
+        costs = f"; it is {SET_UP}"
         if not is_first:
             costs = f"; {_cost_of(lost, total)}"
         finding = context.finding(
@@ -458,6 +461,18 @@ def slow_iterations(context: FindingsContext) -> Index:
     return np.flatnonzero(is_slow & ~_warms_up(context, is_slow))
 
 
+def warm_up_of(context: FindingsContext) -> set[int]:
+    """The run's first step, where it takes longer than the others and warms up."""
+    iterations, took = context.all_iterations, context.took_ns
+    if len(iterations) < 2:
+        return set()
+    limit = (1 + UNEVEN.share) * float(np.delete(took, took.argmax()).mean())
+    if len(iterations) >= FEWEST.value:
+        limit = outlier_limit(took, LONGER, STEADY)
+    is_slow = took > limit
+    return set(iterations[is_slow & _warms_up(context, is_slow)].tolist())
+
+
 def _warms_up(context: FindingsContext, is_slow: Mask) -> Mask:
     """The run's first step, if it is slow without more work, and no other one is as much so."""
     is_first = context.all_iterations == _first_of_run(context, np.iinfo(np.int64).max)
@@ -493,7 +508,7 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     cost = max(grown, key=lambda part: grown[part])
     doing, doing_ns = _doing(times, slow, usual, cost)
     if len(context.gpus) == 1:
-        unit = unit.replace("per GPU and ", "per ").replace("per GPU", "")
+        unit = unit.replace("per GPU and ", "per ").replace("per GPU", "").strip()
     mostly = f"mostly {times.name(cost)}, {time(grown[cost])} more {unit}".rstrip()
     if doing:
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]

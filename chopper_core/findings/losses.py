@@ -96,7 +96,8 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     hardware = context.run.hardware
     nominal = ""
     if name == "frequency_ns" and hardware is not None:
-        nominal = f"; {up_to_clock(hardware.clock_mhz)}, the nominal clock"
+        nominal = f"; {up_to_clock(hardware.clock_mhz)}, the nominal clock, which no GPU holds at "
+        nominal += "its power limit: quote them as upper bounds"
     change = "no contention"
     if name != "contention_ns":
         change = f"compute x{1 - size / max(_compute_ns(context, gpus), 1):.4f}"
@@ -107,18 +108,20 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     known = (
         "known " if int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()) else ""
     )
+    evidence = context.with_view("overheads", by, sort=sort)
     title = f"{_SUBJECTS[name]} the largest {known}loss", f": {percent(size / elapsed)} of the step"
     why = ""
     if name == "frequency_ns" and hardware is not None:
-        mhz = (1 - size / max(_compute_ns(context, gpus), 1)) * hardware.clock_mhz
+        mhz = float(context.figure("gfx_mhz", context.split() if is_all else whole).known()[0])
         title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz on average", where
         if len(gpus) > 1:
             why = "the GPU with the lowest clock sets the pace, and gains most"
+        evidence = replace(evidence, columns=("elapsed_ns", name, sort[1:], "gfx_mhz"))
     yield context.finding(
         one_line(*title),
         f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
         f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
-        context.with_view("overheads", by, sort=sort),
+        evidence,
         _COSTS.get(name, Cost.KERNELS),
         size / count,
         is_measured=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -116,25 +116,34 @@ def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
 def _longer_in_short(
     context: FindingsContext, parts: list[SlowPart], where: str, others: str = ""
 ) -> str:
-    """The same as a title, by its largest part."""
+    """The same as a title: of one operation in all its phases, of several by the largest part."""
     most = max(parts, key=lambda part: part.excess_ns)
     names = {part.operation for part in parts}
     name = shortened(context.text("operation", most.operation))
-    how = "runs only there" if np.isinf(most.ratio) else f"takes {longer_by(most.ratio)}"
+    ratio = _ratio_of(parts)
+    how = "runs only there" if np.isinf(ratio) else f"takes {longer_by(ratio)}"
     if len(names) > 1:
         up_to = max((part.ratio for part in parts if np.isfinite(part.ratio)), default=1.0)
         name, how = f"{len(names)} operations", f"take up to {longer_by(up_to)}"
-    than = f" {than_or_as(most.ratio)} {others}" if others else ""
+    than = f" {than_or_as(ratio)} {others}" if others else ""
     return (one_line if len(names) > 1 else of_name)(
         f"{name} {how} {where}",
         *(
             [f": most by {shortened(context.text('operation', most.operation))}"]
             if len(names) > 1
             else [than]
-            if np.isfinite(most.ratio)
+            if np.isfinite(ratio)
             else []
         ),
     )
+
+
+def _ratio_of(parts: Sequence[SlowPart]) -> float:
+    """How many times as long parts take together as usual; infinite where one runs only there."""
+    if any(np.isinf(part.ratio) for part in parts):
+        return np.inf
+    usual_ns = sum(part.excess_ns / (part.ratio - 1) for part in parts)
+    return 1 + sum(part.excess_ns for part in parts) / usual_ns
 
 
 class ComparedCompute(Struct, frozen=True):

@@ -3,8 +3,9 @@
 A finding is worth the answer to the what-if questions that remove what it costs.
 A finding is a part of another one if a replay removes the same time for both. Where there is no
 replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
-that saves only together with another is a part of that too, and names it. What a part costs is
-inside what its whole costs; one that costs more stands next to it, and names it.
+that saves only together with another of its kind of time is a part of that too. What a part costs
+is inside what its whole costs. One that costs more, or another kind of time, which the whole
+doesn't explain, stands next to it, and names it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.graph.questions import Change, Predictor
 from chopper_core.model.column_names import MICROBATCH
+from chopper_core.model.phrases import percent
 from chopper_core.model.side_table import HostLane
 from chopper_core.model.view import SEPARATOR
 from chopper_core.util.arrays import Float64, Index, Mask
@@ -54,25 +56,10 @@ class Worth(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, context: FindingsContext) -> Worth | None:
-        """None where steps can't be replayed: unknown hosts, or a large error."""
-        run = context.run
-        if context.view.path:
-            return None  # What a part is worth to the whole step says little about the part.
-        is_schedule = MICROBATCH in run.table.measured
-        # Without the calls of hosts, their waiting for GPUs looks like work.
-        is_known = is_schedule or (len(run.side(HostLane).gpu) and not run.is_reconstructed)
-        if not is_known:
+        """None where steps can't be replayed: `why_unreplayed` says why."""
+        if why_unreplayed(context):
             return None
-        try:
-            steady = Steady.of(run, context.view)
-        except NothingToShow:
-            return None
-        graph = steady.predictor.graph
-        if not is_schedule and graph.unlaunched > MAX_UNLAUNCHED * len(graph.activities):
-            return None
-        if abs(steady.error_ns) > MAX_ERROR * steady.times.mean_ns:
-            return None
-        return cls(context, steady)
+        return cls(context, Steady.of(context.run, context.view))
 
     def answer(self, remedy: str) -> Answer | None:
         """The answer to some questions together; of a long run other steps are replayed for a
@@ -153,6 +140,33 @@ class Worth(Struct, frozen=True, eq=False):
         return removed
 
 
+def why_unreplayed(context: FindingsContext) -> str:
+    """Why no replay tells what findings save, such as unknown hosts or a large error; empty where
+    one does."""
+    run = context.run
+    if context.view.path:
+        # What a part is worth to the whole step says little about the part.
+        return "only steps of the whole run are replayed"
+    is_schedule = MICROBATCH in run.table.measured
+    if run.is_reconstructed and not is_schedule:
+        return "start times are a schedule, not measured"
+    # Without the calls of hosts, their waiting for GPUs looks like work.
+    if not is_schedule and not len(run.side(HostLane).gpu):
+        return "the trace has no calls of hosts to replay"
+    try:
+        steady = Steady.of(run, context.view)
+    except NothingToShow as error:
+        return str(error)
+    graph = steady.predictor.graph
+    unlaunched = graph.unlaunched / max(len(graph.activities), 1)
+    if not is_schedule and unlaunched > MAX_UNLAUNCHED:
+        return f"{percent(unlaunched)} of the activities have no launch record"
+    error_share = abs(steady.error_ns) / steady.times.mean_ns
+    if error_share > MAX_ERROR:
+        return f"a replay of the measured steps is off by {percent(error_share)}"
+    return ""
+
+
 Found = tuple[FindingRule, Finding]
 
 _COLUMNS: Final = {
@@ -170,6 +184,7 @@ _MOST_PAIRED: Final = 8
 """Findings that save nothing alone are tried together with at most so many others."""
 _ROUNDED: Final = 0.01
 """By so much more two costs are as large."""
+_MORE_WORK: Final = {Cost.WORK, Cost.KERNELS}
 _NARROWER: Final = 0.8
 """A finding about less than this part of the time of another one is the more precise."""
 
@@ -196,6 +211,15 @@ class PlacedFinding(Struct, eq=False):
         gpu, cells = self.finding.gpu, self.finding.cells
         found = np.ones(len(at), np.bool_) if cells is None else cells[at]
         return found if gpu is None else found & (context.codes("gpu")[at] == gpu)
+
+    def may_explain(self, other: PlacedFinding) -> bool:
+        """Whether both may be the same time: of one kind, or one says only that steps are long.
+
+        More work is the time that peers don't take, whichever of the two it is taken for.
+        """
+        is_symptom = self.rule.is_symptom or other.rule.is_symptom
+        one, two = self.finding.kind, other.finding.kind
+        return is_symptom or one.may_be(two) or {one, two} == _MORE_WORK
 
     def costs_less_than(self, whole: PlacedFinding) -> bool:
         """Whether what it costs, as shown, can be inside what another one does."""
@@ -352,7 +376,8 @@ def _hide(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
 ) -> tuple[list[PlacedFinding], list[PlacedFinding]]:
     """Add what saves next to nothing alone to the parts of the group that it hides behind, which
-    is the one without which it saves time; return those that cost more than that, and the rest."""
+    is the one without which it saves time; return those that cost more than that or another kind
+    of time, and the rest."""
     apart, left = list[PlacedFinding](), list[PlacedFinding]()
     behind: dict[str, list[PlacedFinding]] = {}
     for one in sorted(small, key=lambda each: -(each.finding.cost_ns or 0.0)):
@@ -369,7 +394,8 @@ def _hide(
             left.append(one)
             continue
         behind.setdefault(whole.finding.title, []).append(one)
-        (whole.parts if one.costs_less_than(whole) else apart).append(one)
+        is_part = one.costs_less_than(whole) and whole.may_explain(one)
+        (whole.parts if is_part else apart).append(one)
     return apart, left
 
 
@@ -397,6 +423,7 @@ def _paired(
                 whole.finding,
                 together_with=one.finding.title,
                 together_ns=one.finding.together_ns,
+                further_ns=(one.finding.together_ns or 0.0) - one.worth_ns,
             )
     return [each for each in kept if each.parts or not _saves_nothing(context, each)]
 
@@ -419,7 +446,10 @@ def _joins(
     if context.share(together - before) < SMALLEST_SAVING.share:
         return False
     title = '" and "'.join(each.finding.title for each in others)
-    one.finding = replace(one.finding, together_with=title, together_ns=together)
+    further = together - before
+    one.finding = replace(
+        one.finding, together_with=title, together_ns=together, further_ns=further
+    )
     return True
 
 
@@ -440,13 +470,11 @@ def _shared(
 ) -> tuple[float, float]:
     """The parts of each of two findings' costs that the other one costs too: at the same nodes,
     else by GPU and step in the cells of the second one."""
-    kinds = {one.finding.kind, whole.finding.kind}
-    is_alike = one.finding.kind.may_be(whole.finding.kind)
-    # The same kernels may be slow for several reasons at once; more work is the time that peers
-    # don't take, whichever of the two it is taken for.
-    is_other = not is_alike and kinds <= COMPUTES and kinds != {Cost.WORK, Cost.KERNELS}
-    is_other &= worth is None or not worth.asks_alike(one.finding, whole.finding)
-    if one.removed_ns is not None and whole.removed_ns is not None and not is_other:
+    # The same kernels may be slow for several reasons at once, which isn't the same time.
+    is_asked_alike = worth is not None and worth.asks_alike(one.finding, whole.finding)
+    if not (whole.may_explain(one) or is_asked_alike):
+        return 0.0, 0.0
+    if one.removed_ns is not None and whole.removed_ns is not None:
         both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
         own = both / max(float(one.removed_ns.sum()), 1.0)
         if worth is not None and _TOUCHES < own < EXPLAINED.share:
@@ -455,7 +483,7 @@ def _shared(
             together = worth.saving_ns((one.finding.remedy, largest), largest)
             own = max(own, 1 - (together - whole.worth_ns) / max(one.worth_ns, 1.0))
         return own, own * one.worth_ns / max(whole.worth_ns, 1.0)
-    if not is_alike:
+    if not one.finding.kind.may_be(whole.finding.kind):
         return 0.0, 0.0
     # An estimate next to a replay says little about when its time is lost.
     by_step = one.finding.is_replayed == whole.finding.is_replayed

@@ -385,6 +385,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         changes: tuple[str, ...] | None = None,
         group: Group | None = None,
         why_more: str = "",
+        unreplayed: str = "",
     ) -> Finding:
         """A finding that costs as much in each step, on one GPU or on all.
 
@@ -408,6 +409,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             changes=changes,
             why_more=why_more,
             group=group,
+            unreplayed=unreplayed,
         )
 
     def at(self, **labels: str) -> View:
@@ -680,6 +682,10 @@ class Finding(Struct, frozen=True):
     """The title of the finding without which this one saves nothing; empty: it saves alone."""
     together_ns: float | None = None
     """What both save together; None where each saves alone."""
+    further_ns: float | None = None
+    """How much of that is beyond what the other one saves alone."""
+    unreplayed: str = ""
+    """Why what it saves is unknown; empty: the run's reason, if it has one."""
     why_more: str = ""
     """Why it may save more than it costs, where that isn't that waits get shorter."""
     see_also: str = ""

@@ -11,6 +11,8 @@ import numpy as np
 from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import SMALLEST_SAVING, Cost, Finding, FindingsContext
 from chopper_core.model.phrases import time
+from chopper_core.model.table import Rule
+from chopper_core.model.units import has_date
 from chopper_core.sources.signals import ClockDomain
 
 _LEAST: Final = SMALLEST_SAVING.share
@@ -30,14 +32,13 @@ _WITHOUT: Final = {
 
 def detail_of(context: FindingsContext, finding: Finding) -> str:
     """The long sentence of a finding, what it costs per step where that isn't said, and why it
-    saves more or less than that."""
+    saves more or less than that, or why that is unknown."""
     text, cost = _with_time(context, finding.detail), finding.cost_ns
     if cost is None:
         return text
     if time(round(cost)) not in text:
         text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
-    why = _why_saving(context, finding)
-    sentences = [text, why]
+    sentences = [text, _saving(context, finding)]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
     said = [*filter(None, sentences)]
@@ -54,63 +55,73 @@ def _cost_unit(context: FindingsContext, finding: Finding) -> str:
     return unit if steps == 1 else f"{unit}, mean of {steps} steps"
 
 
-def _why_saving(context: FindingsContext, finding: Finding) -> str:
-    """What a finding saves, and why that is more or less than it costs; empty where it is neither,
-    or where nothing replays it."""
+def _saving(context: FindingsContext, finding: Finding) -> str:
+    """What a finding saves, and why that is more or less than it costs, or unknown; empty where it
+    is neither."""
     cost, saving = finding.cost_ns or 0.0, finding.saving_ns
-    if not cost or saving is None:
+    if saving is None:
+        why = finding.unreplayed
+        return f"What fixing it saves is unknown: {why}" if why else ""
+    if not cost:
         return ""
-    if finding.together_ns is not None:
-        own = f"{time(saving)} alone" if context.share(saving) >= _LEAST else "nothing alone"
+    if finding.further_ns is not None:
+        own = f"saves {time(saving)} alone" if context.share(saving) >= _LEAST else "saves nothing"
         return (
-            f'By replay, fixing this saves {own}; together with "{finding.together_with}" it saves '
-            f"{time(finding.together_ns)}"
+            f'By replay, fixing it {own}; once "{finding.together_with}" is fixed, it saves '
+            f"{time(finding.further_ns)}"
         )
     if finding.alone_ns is not None and context.share(finding.alone_ns - saving) >= _LEAST:
         return (
-            f"By replay, fixing this alone saves {time(finding.alone_ns)}, but the finding that it "
+            f"By replay, fixing it alone saves {time(finding.alone_ns)}, but the finding that it "
             f"is a part of saves only {time(saving)}"
         )
-    bound = is_bound(finding.remedy)
-    saves = f"saves{' at most' if bound else ''} {time(saving)}"
     if context.share(abs(cost - saving)) < _LEAST or -_LESS * cost <= saving - cost <= _MORE * cost:
         return ""
+    bound = is_bound(finding.remedy)
+    without = _WITHOUT.get(finding.kind, "if it took no time at all") if bound else ""
     whose = "the GPUs" if len(context.gpus) > 1 else "the GPU"
     if saving < cost:
         if finding.gpu is not None and len(context.gpus) > 1:
             whose = f"GPU {finding.gpu}"
         if context.share(saving) < _LEAST and not bound:
-            saves = f"saves only {time(saving)}" if saving else "saves nothing"
-        rest = time(cost - saving)
+            return (
+                f"By replay, a step gets no shorter without it: {whose} would wait for something "
+                "else instead"
+            )
+        shorter = f"{'at most ' if bound else ''}{time(saving)} less {without or 'without it'}"
         return (
-            f"By replay, fixing this alone {saves}: {whose} would spend {rest} of that time "
-            "waiting for something else"
+            f"By replay, a step takes {shorter}: for the rest of that time {whose} would wait for "
+            "something else"
         )
     if bound:
-        without = _WITHOUT.get(finding.kind, "if it took no time at all")
         return (
-            f"By replay, a step takes at most {time(saving)} less, {without}: waits that follow "
+            f"By replay, a step takes at most {time(saving)} less {without}: waits that follow "
             "from it end, too. No change reaches that"
         )
     why = finding.why_more or "waits get shorter, too"
     if not finding.why_more and finding.gpu is not None and len(context.gpus) > 1:
         why = f"the GPUs that wait for GPU {finding.gpu} wait less, too"
-    return f"By replay, fixing this {saves}, more than it costs: {why}"
+    return f"By replay, a step takes {time(saving)} less without it, more than it costs: {why}"
 
 
 def _with_time(context: FindingsContext, text: str) -> str:
     """A sentence with the time of day at which a step begins since when something is so, where the
-    clock of all traces is that of the day: `since step 14 (14:03:27 UTC)`."""
+    clock of all traces is that of the day: `since step 14 (14:03:27 UTC)`. Where the trace names
+    no steps, that they are counted."""
     run, since = context.run, _SINCE.search(text)
+    if since is None:
+        return text
     is_dated = all(each.clock.startswith(ClockDomain.EPOCH) for each in run.sources)
-    if since is None or not (run.sources and is_dated):
-        return text
     rows = np.flatnonzero(run.table.iteration == int(since[1]))
-    if not len(rows):
-        return text
-    begin_ns = int(run.table.start_ns[rows].min())
-    when = datetime.fromtimestamp(begin_ns / 1e9, UTC)
-    return f"{text[: since.end()]} ({when:%H:%M:%S} UTC){text[since.end() :]}"
+    more = []
+    if len(run.sources) and is_dated and len(rows):
+        begin_ns = int(run.table.start_ns[rows].min())
+        if has_date(begin_ns):
+            more.append(f"{datetime.fromtimestamp(begin_ns / 1e9, UTC):%H:%M:%S} UTC")
+    if len(rows) and run.table.column("iteration_rule")[rows[0]] == Rule.BURST:
+        more.append("counted from 0: the trace names no steps")
+    at = f" ({'; '.join(more)})" if more else ""
+    return f"{text[: since.end()]}{at}{text[since.end() :]}"
 
 
 def finding_figures(finding: Finding) -> tuple[str, ...]:

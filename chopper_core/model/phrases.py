@@ -155,6 +155,11 @@ def listed(names: Iterable[str], limit: int = 4) -> str:
     return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
 
 
+def in_every(number: int) -> str:
+    """That a thing is in all of some steps, as the end of a phrase; empty for one step."""
+    return "" if number < 2 else ", in both steps" if number == 2 else f", in all {number} steps"
+
+
 _MIN_PERIODIC: Final = 3
 """Recurrences from which on equal distances are a period."""
 _MOST_NAMED: Final = 5

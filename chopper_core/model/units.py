@@ -180,6 +180,7 @@ LONG_TIMES: Final = ((7.2e12, 3.6e12, "h"), (6e11, 6e10, "min"), (1e10, 1e9, "s"
 _TIMES: Final = (*LONG_TIMES, (1e6, 1e6, "ms"), (0.0, 1e3, "µs"))
 _IN_SECONDS_NS: Final = 10_000_000_000
 """From here on a moment has too many digits in ms."""
+_YEAR_2001_NS: Final = 10**18
 _ON_A_CLOCK_NS: Final = 100_000_000_000
 """The same in s."""
 
@@ -204,6 +205,11 @@ def moment_unit(end_ns: int) -> str:
     if is_on_a_clock(end_ns):
         return ""
     return "s" if end_ns >= _IN_SECONDS_NS else "ms"
+
+
+def has_date(ns: int) -> bool:
+    """Whether a time counts from 1970: clocks that count from boot have no date."""
+    return ns > _YEAR_2001_NS
 
 
 def is_on_a_clock(ns: int) -> bool:

@@ -40,7 +40,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
 from chopper_core.model.training import LogSource
-from chopper_core.model.units import utc_text
+from chopper_core.model.units import has_date, utc_text
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
@@ -78,7 +78,6 @@ _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16
 _MAX_FILES: Final = 8
 """Of more telemetry files of one format, the first one stands for all."""
-_YEAR_2001_NS: Final = 10**18
 _GPU_COLUMNS: Final = {
     "GPU": "gpu",
     "rank": "rank",
@@ -436,7 +435,7 @@ def _sample_line(item: tuple[str, _Document]) -> str:
     name, found = item
     seconds = (found["last_ns"] - found["first_ns"]) / 1e9
     since = ""
-    if found["first_ns"] > _YEAR_2001_NS:  # clocks since boot have no date
+    if has_date(found["first_ns"]):
         since = f" from {utc_text(found['first_ns'])}"
     values = f"{found['samples']} samples, {found['min']:g} to {found['max']:g}"
     return f"{name}: {values}, {seconds:.3f} s{since}"

@@ -194,3 +194,16 @@ def test_an_estimate_is_not_lost_behind_a_replay_that_saves_next_to_nothing(
     wording(details(found)[place], "launch calls")
     # The first step's first call is outside, so that it is truncated; the others have four.
     assert found.row(place)["cost_ns"] == pytest.approx(4 * 20e6, rel=0.001)
+
+
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2"])
+def test_a_part_is_time_of_the_kind_of_its_whole(name: str) -> None:
+    """What costs another kind of time isn't explained by it, and stands next to it."""
+    run = demo_run(name)
+    context = context_of(run, View(run.name))
+    shown = _find(context, Worth.of(context))
+    parts = [(each, shown[whose][0][1]) for (_, each), whose in shown if whose is not None]
+    assert parts and all(one.kind.may_be(whole.kind) for one, whole in parts)
+    # Planted apart from late hosts, kernels next to communication are slow with and without them.
+    (slowed,) = (whose for (rule, _), whose in shown if rule.name == "contention")
+    assert slowed is None

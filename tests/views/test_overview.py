@@ -79,7 +79,7 @@ def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> No
     finding = next(
         text for text in details(query(run, View("R", name="findings"))) if "exposed comm" in text
     )
-    assert f"({known['exposed # %']:.1f} %)" in finding
+    assert f", {known['exposed # %']:.1f} %)" in finding
     power = query(run, View("R", name="power"))
     assert known["# W"] == round(power.total["mean_power_w"])
 
