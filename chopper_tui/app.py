@@ -199,6 +199,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         is_whole = whole.done() and whole.exception() is None and whole.result() is screen.run
         is_complete = self._is_settled and is_whole
         is_complete &= not (screen.frame.is_pending or screen.steps.is_busy)
+        # Lanes and charts are drawn behind the rows.
+        is_complete &= all(worker.is_finished for worker in self.workers)
         is_complete &= not (isinstance(screen.run, SeveralRuns) and screen.run.waiting(wait=False))
         is_quiet = not (says or self._opening.notice or self.follower)
         return self.screen is screen and is_complete and is_quiet

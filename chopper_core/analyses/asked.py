@@ -164,9 +164,17 @@ class Steady(Struct, frozen=True, eq=False):
     @property
     def error_ns(self) -> float:
         """The identity replay's step time less the measured one."""
+        return self.now_ns - self.replays.mean(self._measured_ns)
+
+    @property
+    def apart_ns(self) -> float:
+        """How far each step's time in the identity replay is from the measured one, on average."""
+        return self.replays.mean(np.abs(self.replays.now_ns - self._measured_ns))
+
+    @property
+    def _measured_ns(self) -> Float64:
         times = self.times
-        measured = self.replays.measured(times.times_ns, times.gpus, times.iterations)
-        return self.now_ns - self.replays.mean(measured)
+        return self.replays.measured(times.times_ns, times.gpus, times.iterations)
 
 
 def questions_of(text: str) -> list[str]:

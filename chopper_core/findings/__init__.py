@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.findings.advice import advice_for
-from chopper_core.findings.parts import Found, Worth, in_groups, why_unreplayed
+from chopper_core.findings.parts import Found, Worth, in_groups, why_not_replayed
 from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import (
     COMPUTES,
@@ -199,7 +199,8 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         return [(each, None) for each in sorted(advised, key=_rank_of_samples)]
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
-    why = "no replay removes it" if worth is not None else why_unreplayed(context)
+    why = "no replay removes it" if worth is not None else why_not_replayed(context)
+    why = "only steps of the whole run are replayed" if context.view.path else why
     found = [
         # Those of a log are about steps that no trace has.
         (rule, each if rule.of_logs or each.unreplayed else replace(each, unreplayed=why))

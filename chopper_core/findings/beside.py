@@ -56,6 +56,8 @@ def side_work(context: FindingsContext) -> Iterator[Finding]:
             detail=f"{name} takes {where}: {price}",
             evidence=context.with_view("", "operation", sort="-elapsed_ns"),
             confidence=confidence(measured=True, repeated=len(when) > 1),
+            # What is outside of the steps is in none of their cells.
+            cells=context.cells_of(operation=codes[name]),
             cost_ns=inside + outside,
             total_ns=(inside + outside) * pairs,
         )

@@ -67,6 +67,8 @@ NAMED_LATE: Final = threshold(
 )
 NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the step
     the same as for a straggler""")
+LONG_COST: Final = threshold("""cost of it in a long phase, or of untraced code | 2 | % of the step
+    hosts do something untraced between most calls, but seldom for as long""")
 STALL: Final = threshold("""stall of a host, whatever it does | 5 | % of the step
     on most GPUs in most steps; no operator takes a host as long, but a lock, a file or another
     process does""")
@@ -125,6 +127,7 @@ class LatePhase(Struct, frozen=True):
         LATE_ALL_OVER,
         NAMED_LATE,
         NAMED_COST,
+        LONG_COST,
         STALL,
         BOUNDS,
         PHASE,
@@ -143,6 +146,14 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
     yield from (finding for _, finding in needless)
     costs = {what: finding.cost_ns or 0.0 for what, finding in needless}
     yield from _bound(context, late, HostState.LATE, costs)
+    if main is not None and main.what in NEEDLESS:
+        # The main cause is apart from another one thing that the rest may be.
+        own = bound.take(_are(bound, main.what)[bound.cause])
+        costs[main.what] = context.per_iteration(float(own.ns.sum()))
+        left, rest = _without(context, late, bound, costs)
+        most = rest.main(rest.by_cause) if left else None
+        if most is not None and most.what in _APART:
+            yield from _bound(context, late, HostState.LATE, costs)
     yield from _needless_on_one(context)
 
 
@@ -285,12 +296,14 @@ def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
     if late or _is_late_all_over(context):
         late = _late_phases(context, "idle_host_ns", ALSO_LATE, 0.0)
     codes = [phase.code for phase in late]
-    for phase in _late_phases(context, "idle_host_ns", NAMED_LATE):
+    for phase in _late_phases(context, "idle_host_ns", NAMED_COST):
         share = context.share(context.per_iteration(phase.idle_ns))
-        if phase.code not in codes and share >= NAMED_COST.share:
+        is_long = share >= LONG_COST.share
+        is_late = is_long or phase.idle_ns > NAMED_LATE.share * phase.elapsed_ns
+        if phase.code not in codes and is_late and share >= NAMED_COST.share:
             charges = _charges_of(context, [phase], HostState.LATE)
             main = charges.main(charges.by_cause)
-            if main is not None and main.what in NEEDLESS:
+            if main is not None and (main.what in NEEDLESS or (is_long and main.what == UNSEEN)):
                 late.append(phase)
     return sorted(late, key=lambda phase: -phase.idle_ns)
 
@@ -299,7 +312,7 @@ def _is_late_all_over(context: FindingsContext) -> bool:
     """Whether most GPUs are idle before launch calls in most steps, for much of them, though not
     for much of any phase."""
     idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns"))
-    if context.share(median_of(idle.ravel())) < LATE_ALL_OVER.share:
+    if not context.repeats or context.share(median_of(idle.ravel())) < LATE_ALL_OVER.share:
         return False
     charges = _charges_of(context, None, HostState.LATE)
     return len(charges) > 0 and not place_of_most(context.run, charges)

@@ -32,7 +32,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.graph.questions import Change, Predictor
 from chopper_core.model.column_names import MICROBATCH
-from chopper_core.model.phrases import percent
+from chopper_core.model.phrases import percent, time
 from chopper_core.model.side_table import HostLane
 from chopper_core.model.view import SEPARATOR
 from chopper_core.util.arrays import Float64, Index, Mask
@@ -40,7 +40,11 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, sums_of
 
 MAX_ERROR: Final = 0.02
-"""Of the step: with a larger error of the replay, savings stay estimates."""
+"""Of the step: with a larger error of the replay, only what saves far more is known."""
+_MOST_ERROR: Final = 0.1
+"""Of the step: with a larger one nothing is."""
+_FAR_MORE: Final = 5.0
+"""How many times the error a saving is at least, where that is large."""
 MAX_UNLAUNCHED: Final = 0.1
 """Of the activities: without launch records, what their hosts did before them is unknown."""
 
@@ -50,16 +54,21 @@ class Worth(Struct, frozen=True, eq=False):
 
     context: FindingsContext
     steady: Steady
+    least_ns: float = 0.0
+    """What saves less, per step, is within the error of the replay."""
     answers: dict[str, Answer | None] = {}
     changes: dict[tuple[Predictor, str], Change] = {}
     """Of each question of some steps: others ask it too, together with their own."""
 
     @classmethod
     def of(cls, context: FindingsContext) -> Worth | None:
-        """None where steps can't be replayed: `why_unreplayed` says why."""
-        if why_unreplayed(context):
+        """None where steps can't be replayed."""
+        found = _replayed(context)
+        if isinstance(found, str):
             return None
-        return cls(context, Steady.of(context.run, context.view))
+        error = abs(found.error_ns)
+        is_large = error > MAX_ERROR * found.times.mean_ns
+        return cls(context, found, _FAR_MORE * error if is_large else 0.0)
 
     def answer(self, remedy: str) -> Answer | None:
         """The answer to some questions together; of a long run other steps are replayed for a
@@ -110,12 +119,17 @@ class Worth(Struct, frozen=True, eq=False):
         remedy = finding.remedy or question_of(self.context, finding)
         if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
             return finding
+        if 0 < self.least_ns > found.saving_ns:
+            return finding
         return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
 
     def range_ns(self, finding: Finding) -> tuple[float, float] | None:
         """The least and the most that a finding's remedy may save; None without a replay."""
         found = self.answer(finding.remedy) if finding.is_replayed else None
-        return None if found is None else found.range_ns
+        if found is None:
+            return None
+        (low, high), error = found.range_ns, self.least_ns / _FAR_MORE
+        return low - error, high + error
 
     def asks_alike(self, one: Finding, other: Finding) -> bool:
         """Whether the remedies of two findings are the same changes, each at its place."""
@@ -140,31 +154,39 @@ class Worth(Struct, frozen=True, eq=False):
         return removed
 
 
-def why_unreplayed(context: FindingsContext) -> str:
-    """Why no replay tells what findings save, such as unknown hosts or a large error; empty where
-    one does."""
+def _replayed(context: FindingsContext) -> Steady | str:
+    """The replayed steps of a context, or why there are none: empty where nothing is amiss."""
     run = context.run
     if context.view.path:
-        # What a part is worth to the whole step says little about the part.
-        return "only steps of the whole run are replayed"
+        return ""  # What a part is worth to the whole step says little about the part.
     is_schedule = MICROBATCH in run.table.measured
-    if run.is_reconstructed and not is_schedule:
-        return "start times are a schedule, not measured"
     # Without the calls of hosts, their waiting for GPUs looks like work.
-    if not is_schedule and not len(run.side(HostLane).gpu):
-        return "the trace has no calls of hosts to replay"
+    if not is_schedule and (not len(run.side(HostLane).gpu) or run.is_reconstructed):
+        return "the run has no calls of hosts"
     try:
         steady = Steady.of(run, context.view)
     except NothingToShow as error:
         return str(error)
-    graph = steady.predictor.graph
+    graph, step_ns = steady.predictor.graph, steady.times.mean_ns
     unlaunched = graph.unlaunched / max(len(graph.activities), 1)
     if not is_schedule and unlaunched > MAX_UNLAUNCHED:
-        return f"{percent(unlaunched)} of the activities have no launch record"
-    error_share = abs(steady.error_ns) / steady.times.mean_ns
-    if error_share > MAX_ERROR:
-        return f"a replay of the measured steps is off by {percent(error_share)}"
-    return ""
+        return (
+            f"{percent(unlaunched)} of the activities have no launch record, so that what their "
+            "hosts did before them isn't known"
+        )
+    error_ns, apart_ns = abs(steady.error_ns), steady.apart_ns
+    if error_ns > MAX_ERROR * step_ns and apart_ns > _MOST_ERROR * step_ns:
+        return (
+            f"replayed without a change, a step is {time(apart_ns)} from what was measured, "
+            f"{percent(apart_ns / step_ns)} of it"
+        )
+    return steady
+
+
+def why_not_replayed(context: FindingsContext) -> str:
+    """Why the findings of a context have no savings; empty where they have, or need none."""
+    found = _replayed(context)
+    return found if isinstance(found, str) else ""
 
 
 Found = tuple[FindingRule, Finding]

@@ -13,7 +13,7 @@ from chopper_core.analyses.rows import LabelledRows
 from chopper_core.analyses.saving_columns import SAVING, SAVING_SHARE
 from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, count_findings, rules_of
-from chopper_core.findings.parts import Found, Worth, group_of
+from chopper_core.findings.parts import Found, Worth, group_of, why_not_replayed
 from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import (
     CONFIDENCE,
@@ -195,6 +195,15 @@ def _notes(
     context: FindingsContext, worth: Worth | None, findings: Sequence[Finding]
 ) -> tuple[str, ...]:
     notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
+    costs = any(each.cost_ns is not None for each in findings) and not context.run.is_sampled_only
+    if worth is None and costs and (why := why_not_replayed(context)):
+        notes.append(f"savings are unknown: {why}")
+    elif worth is not None and worth.least_ns:
+        error_ns = abs(worth.steady.error_ns)
+        notes.append(
+            f"the replayed step is {time(error_ns)} from the measured one: savings below "
+            f"{time(worth.least_ns)} aren't shown"
+        )
     if context.irregular:
         which = by_number("step", context.irregular)
         whole = len(context.all_iterations)

@@ -16,6 +16,7 @@ from chopper_tui.actions import (  # noqa: F401 (importing a module declares its
     palette,
     program,
     shape,
+    signals,
     time,
     walk,
 )

@@ -45,7 +45,8 @@ from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
-from chopper_tui.widgets.chart_panes import PicturePane, cards_of
+from chopper_tui.widgets.cards_pane import cards_of
+from chopper_tui.widgets.chart_panes import PicturePane
 from chopper_tui.widgets.footer import KeyLine, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, PlaceLine, Position
 

@@ -34,8 +34,8 @@ from chopper_tui.keymap import LIVE, Action
 from chopper_tui.screen_data import ScreenData, on_every_gpu
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.textual_internals import SteadyScreen
+from chopper_tui.widgets.cards_pane import CardsPane
 from chopper_tui.widgets.chart_panes import (
-    CardsPane,
     Curves,
     EvidencePane,
     GpuPane,

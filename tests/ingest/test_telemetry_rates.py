@@ -13,7 +13,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
-from chopper_tui.actions.shape import signal_options
+from chopper_tui.actions.signals import signal_options
 from tests.wording import Wording
 
 BASE_NS = 1_754_585_900_000_000_000

@@ -28,7 +28,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import _parser, main
-from chopper_tui.commands import explore
+from chopper_tui.commands import start
 from chopper_tui.commands.following import follower_for
 from tests.demo import demo_run
 from tests.ingest.test_follow import HEADING, row
@@ -278,7 +278,7 @@ async def test_a_directory_of_runs_shows_those_that_come(
         shown: list[Follower] = []
         monkeypatch.setattr(runs_command, "can_draw", lambda: None)
         monkeypatch.setattr(
-            explore, "show_run", lambda load, view, *, follower, **_: shown.append(follower) or 0
+            start, "show_run", lambda load, view, *, follower, **_: shown.append(follower) or 0
         )
         assert main([command, *words]) == 0
         (follower,) = shown

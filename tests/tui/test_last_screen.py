@@ -6,8 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyte
 import pytest
@@ -16,10 +18,15 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from chopper_core.model.view import View
 from chopper_core.util.atomic import file_state
+from chopper_tui.app import ChopperApp
 from chopper_tui.last_screen import LastScreen, drawn
 from chopper_tui.textual_internals import ShownCells
+from chopper_tui.widgets import frame_table
+from tests.demo import small_run
 from tests.ingest.test_windows import ranks_of, written
+from tests.tui.explorer import Driven
 from tests.tui.terminal_harness import Terminal, visible
 
 LINES = [[("one ", "1"), ("two", "38;5;4")], [], [("three", "")]]
@@ -187,3 +194,27 @@ def test_nothing_that_takes_long_is_imported_before_the_screen_is_shown() -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()" and not done.stderr
+
+
+async def test_a_screen_is_not_kept_while_a_part_of_it_is_being_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lanes of a large run come later than its rows."""
+    may_draw, draw = threading.Event(), frame_table._draw
+
+    def slow(*given: Any) -> None:
+        may_draw.wait(20)
+        draw(*given)
+
+    monkeypatch.setattr(frame_table, "_draw", slow)
+    run = small_run()
+    app = ChopperApp(lambda progress: run, View(run.name, name="overview"))
+    async with app.run_test(size=(100, 30)) as pilot:
+        driven = Driven(app, pilot)
+        while not (app._is_settled and driven.explore.table.sparks) or driven.frame.is_pending:
+            await pilot.pause(0.01)
+        await pilot.pause(0.3)
+        assert not app._is_first_screen(driven.explore)
+        may_draw.set()
+        await driven.settle()
+        assert app._is_first_screen(driven.explore)

@@ -29,7 +29,8 @@ from chopper_tui.config import Config, saved_splits
 from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
 from chopper_tui.terminal import is_old, prepare_environment
-from chopper_tui.widgets.chart_panes import CardsPane, EvidencePane, SignalPane
+from chopper_tui.widgets.cards_pane import CardsPane
+from chopper_tui.widgets.chart_panes import EvidencePane, SignalPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Prompt, Status
 from chopper_tui.widgets.frame_table import FrameTable

@@ -715,7 +715,7 @@ def test_what_no_replay_tells_says_why(run: Run) -> None:
     """A saving is missing with its reason: of a run, of a part of one, and of a finding."""
     made = stretched(rows(4), lambda r: r.operation == "mlp_up" and r.gpu == 2 and MS // 5)
     texts = [row["said"] for row in found(run_of(made)) if row["saving_ns"] is None]
-    assert texts and all("the trace has no calls of hosts" in each for each in texts)
+    assert texts and all("the run has no calls of hosts" in each for each in texts)
     inside = [row for row in found(run, scope=":gpu=5") if row["cost_ns"] is not None]
     assert inside and all("only steps of the whole run" in each["said"] for each in inside)
     whole = [row for row in found(run) if row["saving_ns"] is not None]

@@ -20,7 +20,7 @@ from chopper_core.views.query import query
 from chopper_core.views.ranks import headline
 from chopper_core.views.shared.marks import tints
 from chopper_tui.draw.pieces import lead
-from chopper_tui.widgets.chart_panes import cards_of
+from chopper_tui.widgets.cards_pane import cards_of
 from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run

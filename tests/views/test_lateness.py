@@ -111,7 +111,7 @@ def test_one_that_is_late_once_is_late(wording: Wording) -> None:
     assert late(run) == [(2, [3], "host")]
     (said,) = findings(run)
     wording(said, "GPU 2", "its host", "step 3")
-    wording(said, "other three GPUs by 60 ms")
+    wording(said, "60 ms", "other three GPUs")
     wording(query(run, parse("R?view=ranks")).headline[0], "GPU 2", "5 ms", "step 3")
 
 

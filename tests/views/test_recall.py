@@ -124,6 +124,7 @@ PAIRS = (
     ("a throttled GPU", "hosts that can't keep up"),
     ("slow memory of all GPUs from then on", "a clock that sinks slowly"),
     ("a checkpoint on one GPU", "more tokens in one iteration"),
+    ("evaluation between steps", "copies from pageable memory"),
 )
 
 
@@ -179,6 +180,11 @@ def test_no_change_saves_more_than_a_bound(cause: str) -> None:
     assert found.first is not None and found.first.saving_ns is not None
     assert re.search(r"x0|hidden", found.first.remedy)
     assert found.cost_ns <= found.first.saving_ns == found.first.high_ns < 1.1 * found.cost_ns
+
+
+def test_a_wait_is_named_however_much_its_host_does_after_it() -> None:
+    """A longer wait than one that is named: most of it is untraced by then."""
+    assert bench.measure("a device synchronised in every layer", 5402, 0.025, "fsdp").level == 3
 
 
 def test_what_more_work_takes_longer_is_a_part_of_it() -> None:

@@ -55,13 +55,13 @@ def run(options: Namespace) -> int:
     if options.watch:
         if (reason := can_draw()) is not None:
             raise UsageError(f"runs --watch follows the runs on a screen: {reason}")
-        from chopper_tui.commands.explore import show_run
+        from chopper_tui.commands.start import show_run
 
         follower = follower_of(options, view)
         return show_run(follower.open, view, follower=follower, is_ascii=options.ascii)
     is_table = options.format or options.output or options.limit
     if can_draw() is None and not (is_table or options.play):
-        from chopper_tui.commands.explore import show_run
+        from chopper_tui.commands.start import show_run
 
         shown = set_of_options(options, view.run)
         return show_run(lambda _: shown, view, is_ascii=options.ascii)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import product
 from random import Random
 from typing import Final
 
@@ -89,18 +90,41 @@ def _told(one: Finding) -> float | None:
     return one.cost_ns if one.saving_ns is None else one.saving_ns
 
 
+def _around(one: Finding | None, found: Sequence[Finding]) -> Iterator[Finding]:
+    """A finding, and those that it is a part of."""
+    by_place = {each.place: each for each in found}
+    while one is not None:
+        yield one
+        one = None if one.part_of is None else by_place.get(one.part_of)
+
+
+def _one_each(
+    right: Sequence[Sequence[Finding]], found: Sequence[Finding]
+) -> tuple[Finding | None, ...]:
+    """Of the findings that name each cause the first, so that as many as can have one of their
+    own, with its parts."""
+
+    def rank(way: tuple[Finding | None, ...]) -> tuple[int, int, int]:
+        own = [[each.place for each in _around(one, found)] for one in way if one is not None]
+        wholes, places = {each[-1] for each in own}, [each[0] for each in own]
+        return -len(wholes), -len(set(places)), sum(places)
+
+    return min(product(*(own or [None] for own in right)), key=rank)
+
+
 def _named_by(
     one: Finding, own: Sequence[Finding | None], found: Sequence[Finding], least_ns: float
 ) -> tuple[int, ...]:
     """The causes whose findings are one finding, or among its parts that save time alone: the
     time of others, which it hides, isn't in what it saves."""
-    by_place = {each.place: each for each in found}
 
     def is_within(each: Finding | None) -> bool:
-        while each is not None and each.place != one.place:
-            is_hidden = each.saving_ns is not None and each.saving_ns < least_ns
-            each = by_place.get(-1 if is_hidden or each.part_of is None else each.part_of)
-        return each is not None
+        for way in _around(each, found):
+            if way.place == one.place:
+                return True
+            if way.saving_ns is not None and way.saving_ns < least_ns:
+                return False
+        return False
 
     return tuple(at for at, each in enumerate(own) if is_within(each))
 
@@ -125,9 +149,9 @@ def measure_together(
         return None
     run = opened(truths[0].run)
     found = findings_of(run)
-    own = tuple(
-        next((each for each in found if rightness(each.detail, truth, run) == 3), None)
-        for truth in truths
+    own = _one_each(
+        [[each for each in found if rightness(each.detail, truth, run) == 3] for truth in truths],
+        found,
     )
     worth = checked(run, View(run.name, name="findings")).worth
     remedies = list(dict.fromkeys(each.remedy for each in own if each is not None and each.remedy))

@@ -200,16 +200,18 @@ def _drop(gather: Act) -> Act:
 
 
 def reduced_metrics(run: Run, _: random.Random) -> None:
-    """Four metrics are averaged over all ranks and read back after each forward."""
+    """Four metrics are averaged over all ranks and read back at the end of each step."""
     for step in range(len(run[0].steps())):
-        losses = [computes(rank, step, "SoftMaxForward")[-1] for rank in run.ranks]
         model = collectives(run[0], step, "allreduce")[0]
+        losses = []
+        for rank in run.ranks:
+            begin, end = window(rank, step)
+            own = [a for a in rank.acts if begin <= a.start < end and "DtoH" in a.name]
+            losses.append(own[-1])
         for _n in range(4):
             meet(run, losses, model, 60.0, "nccl:all_reduce")
-            for rank, loss in zip(run.ranks, losses, strict=True):
-                op = rank.op_of(loss)
-                assert op is not None
-                at = op["ts"] + op["dur"] + 0.01
+            for rank in run.ranks:
+                at = window(rank, step)[1] - 20
                 rank.copy(at, "DtoH", 3, 4, "aten::item", 40)
                 rank.pause(at, 600)
 
@@ -353,10 +355,10 @@ CLUSTERS: Final = [
         "reduced_metrics",
         "https://lightning.ai/docs/pytorch/stable/visualize/logging_advanced.html",
         "ddp",
-        "four metrics are averaged over all ranks and read back after each forward",
+        "four metrics are averaged over all ranks and read back at each step's end",
         reduced_metrics,
-        r"item|read|sync|Memcpy|DtoH",
-        r"item|forward|loss|cross_entropy|Memcpy",
+        r"item|read|sync|Memcpy|DtoH|untraced",
+        r"item|end|after the last|optimizer|data|Memcpy",
     ),
     Incident(
         "in_full_precision",
