@@ -120,7 +120,8 @@ class Worth(Struct, frozen=True, eq=False):
         if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
             return finding
         if 0 < self.least_ns > found.saving_ns:
-            return finding
+            why = f"it is below {time(self.least_ns)}, what the replay may be off by"
+            return replace(finding, unreplayed=why)
         return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
 
     def range_ns(self, finding: Finding) -> tuple[float, float] | None:

@@ -186,7 +186,9 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
     percent = f" ({change_text(ours - base, base)})" if base else ""
     text = partial(scaled_text, unit=figure.unit)
-    what = "" if figure.name == USUAL else f" {_named(figure)}"
+    # Of kernels there are two times, which may differ in their signs.
+    is_plain = figure.name == USUAL and both.by != "kernel"
+    what = "" if is_plain else f" {_named(figure)}"
     whole = (
         f"{text(ours - base, sign='+')}{percent}{what}{both.ours.base.words}: "
         f"{text(ours)} vs {text(base)} in {both.baseline_name}"

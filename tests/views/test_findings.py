@@ -36,6 +36,7 @@ from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import OWN
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from chopper_core.views.shared.told_findings import told
 from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run
 from tests.support import Row, rows_of, run_of
@@ -709,6 +710,13 @@ def test_the_share_of_a_slow_layer_is_that_of_the_rows_it_leads_to() -> None:
     means = {name: float(each["mean_ns"] or 0) for name, each in there.items()}
     ratio = means.pop("4") / median(means.values())
     assert row["name"].startswith(f"mlp_up takes {100 * (ratio - 1):.1f} % longer in layer 4")
+
+
+def test_what_is_missing_says_what_to_record(run: Run, other_run: Run) -> None:
+    """What a run lacks, and what is lacking of some GPUs, comes with what would tell it."""
+    for each in (run, other_run, run_of(rows(4))):
+        lacks = [one for one in told(each, View(each.name)) if one.rule == "missing"]
+        assert lacks and all(one.advice[0].startswith("Record ") for one in lacks)
 
 
 def test_what_no_replay_tells_says_why(run: Run) -> None:
