@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Final
 
@@ -21,6 +21,7 @@ from chopper_core.analyses.step_times import (
 )
 from chopper_core.columns import row_columns
 from chopper_core.model.groups import Groups
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase, Selection
 from chopper_core.model.view import View
@@ -133,8 +134,12 @@ def _parts_of_steps(run: Run, steps: Groups) -> Int64:
     """The time of each part of whole steps of GPUs, added up once for each GPU."""
     gpus, iterations = (steps.codes(level) for level in ("gpu", "iteration"))
     found = np.zeros((len(steps), len(PARTS)), np.int64)
+    # Not one by one in the run's memory: 10,000 would push out all else.
+    of_gpu: Mapping[int, tuple[AnyArray, Int64]] = run.memo(
+        ("parts of steps",), lambda: LazyMap(sorted(run.traced), partial(_parts_of_gpu, run))
+    )
     for gpu, own in runs_of(gpus):
-        codes, parts = run.memo(("parts of steps", gpu), partial(_parts_of_gpu, run, gpu))
+        codes, parts = of_gpu[gpu]
         found[own] = parts[np.searchsorted(codes, iterations[own])]
     return found
 

@@ -9,11 +9,12 @@ import pytest
 from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
-from chopper_core.analyses.step_parts import PARTS, operation_class
+from chopper_core.analyses.step_parts import PARTS, operation_class, step_parts_of
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Kind, Phase
+from chopper_core.model.view import View
 from chopper_core.render.cells import column_texts
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
@@ -30,6 +31,16 @@ def elapsed(run: Run, gpu: int, iteration: int) -> int:
     table = run.table
     own = np.flatnonzero((table.gpu == gpu) & (table.iteration == iteration))
     return sum(int(table.column(state)[row]) for row in own.tolist() for state in STATES)
+
+
+def test_what_is_remembered_of_steps_is_as_many_values_for_any_number_of_gpus() -> None:
+    """A value for each of 10,000 would push out all that was worked out before."""
+    remembered = []
+    for gpus in (2, 8):
+        run = sample_run(gpus=gpus)
+        step_parts_of(run, View(run.name))
+        remembered.append(len(run.memo))
+    assert remembered[0] == remembered[1]
 
 
 @pytest.mark.parametrize("scope", ["", ":gpu=3"])

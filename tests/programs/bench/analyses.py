@@ -19,6 +19,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.memory import keep_freed
 from chopper_core.views import OVERVIEW, view_spec, view_specs
 from chopper_core.views.query import query
 from tests.programs.bench.processes import ROOT
@@ -46,6 +47,7 @@ def measure(
             for name, view in names.items()
             if view_spec(view.name).compares
         }
+    keep_freed(of_large=True)  # As commands do.
     open_cached(store)  # Verifies its files, once for each state of them.
     start = time.process_time()
     open_cached(store)
