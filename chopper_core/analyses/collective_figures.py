@@ -85,7 +85,7 @@ def collectives_headline(
     exposed, first = int(found.table.exposed_comm_ns[found.rows].sum()), ""
     if exposed and not found.is_scheduled:
         name, ms = next(iter(exposed_ms.items()), (NO_LABEL_TEXT, 0.0))
-        before = f"{time_text(1e6 * ms)} of it before {name}" if name != NO_LABEL_TEXT else ""
+        before = f"{time_text(1e6 * ms)} before {name}" if name != NO_LABEL_TEXT else ""
         first = facts(f"{time_text(base.each(exposed))} exposed{base.words}", before)
     if complete.any() and (total := int(found.member_wait_ns.sum())):
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))

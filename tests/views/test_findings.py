@@ -30,6 +30,7 @@ from chopper_core.model.side_table import HostStack, HostState, HostTime
 from chopper_core.model.signals import Signal, nearest_values
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
+from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text

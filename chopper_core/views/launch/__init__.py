@@ -143,13 +143,13 @@ def _headline(
         name = max(parts, key=lambda each: whole[each])
         return ms(name, parts[name])
 
-    late, idle = ms(LAUNCH, f"of start delays{base}"), ms("idle_ns", "idle")
+    late, idle = ms(LAUNCH, f"start delay{base}"), ms("idle_ns", "idle")
     if not is_known:
         return (facts(late, idle, "without launch records the causes are unknown"),)
     causes = {name: CAUSES[name] for name in list(CAUSES)[:4]}
-    parts = {PREP: "of it in preparation", CALL: "of it in launch calls"}
+    parts = {PREP: "preparation", CALL: "launch calls"}
     if 2 * whole["comm_wait_ns"] > whole[CALL]:
-        parts["comm_wait_ns"] = parts.pop(CALL) + " during communication"
+        parts["comm_wait_ns"] = parts.pop(CALL) + " in communication"
     least, most = int(depth.argmin()), int(depth.argmax())
     queue = ""
     if depth[most] >= _LEAST_QUEUED:
