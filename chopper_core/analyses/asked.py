@@ -26,7 +26,15 @@ from chopper_core.model.table import LEVELS, SPLITS, Kind
 from chopper_core.model.view import SEPARATOR, View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
+from chopper_core.util.grouping import (
+    combined,
+    distinct,
+    maxima_of,
+    means_of,
+    median_of,
+    ranked,
+    sums_of,
+)
 
 _FORMS: Final = (
     "as peers, balanced, x0.8, at peak, hidden, no contention, contention as peers, clock=2100"
@@ -129,19 +137,34 @@ class Steady(Struct, frozen=True, eq=False):
         """Of each step that counts."""
         return self.replays.now_ns - self.replays.times_ns(predicted.replayed)
 
-    def varies_ns(self, predicted: Predicted) -> float:
-        """How far from the mean of steps like it the time of one more step may be; 0 where too few
+    def varies_ns(self, times_ns: Int64) -> float:
+        """How far from the mean of steps like it a time of one more step may be; 0 where too few
         show it.
 
         By the distances from the median, or from the step before where these are less: what every
         third step has, or all from one on, differs without running again.
         """
-        times = self.replays.times_ns(predicted.replayed).astype(np.float64)
-        each = means_of(times, ranked(self.replays.steps.iteration[self.replays.own])[1])
+        times, steps = times_ns.astype(np.float64), self.replays.steps
+        each = means_of(times, ranked(steps.iteration[self.replays.own])[1])
         if len(each) < MIN_VALUES:
             return 0.0
         between = MAD_TO_SIGMA * median_of(np.abs(np.diff(each))) / 2**0.5
         return student(len(each)) * min(spread_of(each), between)
+
+    def computing_ns(self, predicted: Predicted) -> Int64:
+        """How long the busiest stream computes, of each step that counts."""
+        predictor, steps = self.predictor, self.replays.steps
+        graph = predictor.graph
+        cell = np.zeros(len(steps.activities), np.intp)
+        cell[steps.first[1:]] = 1
+        cell = np.cumsum(cell)
+        node = graph.activities[steps.activities]
+        computes = np.flatnonzero(predictor.kind[steps.activities] == Kind.COMPUTE)
+        node, cell = node[computes], cell[computes]
+        streams, owner = combined([cell, predictor.run.table.stream[graph.row[node]]])
+        busy = sums_of(predicted.work_ns[node], owner, len(streams))
+        busiest = maxima_of(busy, streams[:, 0], len(steps.first))
+        return busiest[self.replays.own]
 
     @property
     def now_ns(self) -> float:
@@ -328,7 +351,7 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         predictor, replays = steady.predictor, steady.replays
         now = steady.now_ns
         start = expected, predictor.shares_in(expected.replayed)
-        others = (predictor.predict(self.changes, side, *start) for side in (LEAST, MOST))
+        others = [predictor.predict(self.changes, side, *start) for side in (LEAST, MOST)]
         found = [saving, *(now - steady.mean_ns(each) for each in others)]
         lag = predictor.doubtful_lag_ns
         if lag is not None:
@@ -346,17 +369,19 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         spread = 0.0
         if len(by_step) > 1:
             spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
-        measured = steady.times.mean_ns
         # Steps that are run again take another time than when they were measured.
-        again = steady.varies_ns(expected) * share / max(len(by_step), 1) ** 0.5
+        few = share / max(len(by_step), 1) ** 0.5
+        again = steady.varies_ns(replays.times_ns(expected.replayed)) * few
         doubt = max(spread, replays.error(saved), again)
-        doubt += abs(saving * steady.error_ns) / measured
+        doubt += abs(saving * steady.error_ns) / steady.times.mean_ns
         by_gpu = replays.by_gpu(saved)
         less, more = self._paced_ns(by_gpu)
         low, high = min(found), max(*found, float(by_gpu.max()))
         low, high = low - doubt - less, high + doubt + more
-        # A step takes no less than no time.
-        return low, min(high, max(measured, saving))
+        # A step takes no less than what its GPU computes.
+        computing = steady.computing_ns(others[-1])
+        least = replays.mean(computing) - steady.varies_ns(computing) * few - more
+        return low, min(high, max(now - max(least, 0.0), saving))
 
     def _paced_ns(self, saved_ns: Float64) -> tuple[float, float]:
         """How much longer and shorter the step may be, since GPUs compute at another pace with

@@ -203,13 +203,15 @@ def powers_of(run: Run, view: View) -> dict[int, float]:
 
 
 def _powers_of(run: Run, view: View) -> dict[int, float]:
-    found = {}
-    for gpu, own in spans_of(run, view).items():
+    nodes = None if run.is_sampled_only else run.tree_of(view).split(view.path, ("gpu",))
+    found = {} if nodes is None else dict.fromkeys(nodes.codes("gpu").tolist(), np.nan)
+    # Of ten thousand GPUs without telemetry their spans take longer than all that follows.
+    is_needed = nodes is None or "power_w" in run.measured
+    for gpu, own in spans_of(run, view).items() if is_needed else ():
         curve = run.curve("power_w", gpu)
         found[gpu] = np.nan if curve is None else sampled(curve, own).mean()
-    if run.is_sampled_only:
+    if nodes is None:
         return found
-    nodes = run.tree_of(view).split(view.path, ("gpu",))
     joules = METRICS["energy_j"].compute(Scope.of(run, nodes)).known()
     watts = ratios(1e9 * joules, nodes.elapsed_ns)
     found |= {

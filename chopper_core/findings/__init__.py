@@ -37,6 +37,7 @@ from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.training import TrainedSteps
 from chopper_core.model.view import View
 from chopper_core.util import plugins
+from chopper_core.util.grouping import sums_of
 from chopper_core.util.plugins import Plugin
 
 MODULES: Final = (
@@ -111,10 +112,11 @@ class Checked(Struct, frozen=True, eq=False):
 
 
 def clock_slack_ns(context: FindingsContext) -> float:
-    """What the doubt about the clocks of GPUs leaves of an idle time's split, per step and GPU.
+    """What the doubt about the clocks of GPUs leaves of an idle time's split, per step of the GPU
+    with the most.
 
-    Where a launch is in a gap is known to the remaining width of the clock's offset; a width up to
-    the margin of clocks that nothing contradicts changes no order.
+    Where a launch is in a gap is known to the remaining width of the clock's offset, and it is in
+    the gap; a width up to the margin of clocks that nothing contradicts changes no order.
     """
     run = context.run
     sources = [each for each in run.sources if any(one.code == "clock" for one in each.doubts)]
@@ -122,9 +124,10 @@ def clock_slack_ns(context: FindingsContext) -> float:
     width_ns = max(widths, default=0)
     if width_ns <= MARGIN_NS:
         return 0.0
-    idle, step = run.table.idle_ns, run.table.iteration
-    gaps = np.count_nonzero((idle > 0) & np.isin(step, context.iterations))
-    return width_ns * context.per_iteration(float(gaps))
+    rows = np.flatnonzero(np.isin(run.table.iteration, context.iterations))
+    open_ns = np.minimum(run.table.idle_ns[rows], width_ns)
+    by_gpu = sums_of(open_ns, run.table.gpu[rows].astype(np.intp))
+    return float(by_gpu.max(initial=0)) / len(context.iterations)
 
 
 def _width_ns(bounds: ClockBounds) -> int:

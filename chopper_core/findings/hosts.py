@@ -99,6 +99,8 @@ _NEARLY_ALL: Final = 0.9
 """Of the idle time, which a cause has at least to be all of it."""
 _MOSTLY: Final = 0.5
 """Of the idle time of a cell, which a cause has at least to be looked for there."""
+_ALSO_COPIED: Final = 0.25
+"""Of what a cause costs, from which on its copies go with it, as for a straggler."""
 _SAME_SHARE: Final = 0.4
 """Of the longest idle time of a step; those with as much are named."""
 
@@ -455,7 +457,7 @@ def _bound(
         # It is needless wherever in these iterations it is.
         cells = inside
     changes: tuple[str, ...] | None = () if queued else None
-    cost_ns = idle_ns
+    cost_ns, copied = idle_ns, ""
     if of_main is not None:
         cells, part, cost_ns = of_main
         changes = (f"host x{1 - part:.4f}",)
@@ -464,6 +466,8 @@ def _bound(
         cells = cells & there
         if main is not None and main.what in _APART:
             changes = (f"host x{1 - part:.4f}",)
+    if main is not None and changes and _copies_too(context, main, cells, cost_ns):
+        changes, copied = (*changes, "copy x0"), "its copies are gone, too"
     if main is not None:
         named = _in_title(main)
         when = where.partition(", ")[0]
@@ -486,8 +490,19 @@ def _bound(
         cells=cells,
         changes=changes,
         group=Group.UNKNOWN if queued else None,
+        why_more=copied,
         unreplayed=unreplayed,
     )
+
+
+def _copies_too(context: FindingsContext, main: HostCause, cells: Mask, cost_ns: float) -> bool:
+    """Whether GPUs copy for much of the time that a cause of late hosts costs, while these do the
+    same: as while a checkpoint is saved."""
+    charges = host_charges(context.run)
+    owner = context.cells.numbers_of(charges.row)
+    own = (charges.state == HostState.COPYING) & _are(charges, main.what)[charges.cause]
+    own &= (owner >= 0) & cells[owner]
+    return context.per_iteration(float(charges.ns[own].sum())) > _ALSO_COPIED * cost_ns
 
 
 _MAY_WAIT_FOR: Final = (

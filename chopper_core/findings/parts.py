@@ -120,8 +120,8 @@ class Worth(Struct, frozen=True, eq=False):
         if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
             return finding
         if 0 < self.least_ns > found.saving_ns:
-            why = f"it is below {time(self.least_ns)}, what the replay may be off by"
-            return replace(finding, unreplayed=why)
+            known = time(self.least_ns)
+            return replace(finding, unreplayed=f"the replay tells only what saves {known} or more")
         return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
 
     def range_ns(self, finding: Finding) -> tuple[float, float] | None:
@@ -286,11 +286,11 @@ def in_groups(
     listed: list[tuple[Found, int | None]] = []
 
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
-        if worth is not None:
-            for each in level:
-                each.finding = replace(each.finding, saving_ns=worth.most_ns(each.finding))
+        # A bound is placed by what is expected of it.
         for each in sorted(level, key=lambda each: each.rank):
             finding = each.finding
+            if worth is not None:
+                finding = replace(finding, saving_ns=worth.most_ns(finding))
             if finding.saving_ns is not None and finding.saving_ns > most_ns:
                 finding = replace(finding, saving_ns=most_ns, alone_ns=finding.saving_ns)
             listed.append(((each.rule, finding), whose))

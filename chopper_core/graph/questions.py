@@ -331,9 +331,10 @@ def as_peers(
     kernel has the same name and shape, at the same place of the step.
     Where no peer runs the same there, the operation takes as long there as on peers: they have as
     much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
-    operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
-    its peers are all that run the same, itself too. A copy that most peers don't make takes no
-    time. The range is the spread of the peers, of each kernel alone where layers differ.
+    operation counts, else its time is that of peers per FLOP, or per byte. If all GPUs are chosen
+    (or layers, or steps), the peers are all that run the same, itself too. A copy that most peers
+    don't make takes no time. The range is the spread of the peers, of each kernel alone where
+    layers differ.
     An operation of a schedule has no shape: its peers are all of its kind, and their mean keeps the
     sum of the work (Lin et al., OSDI 2025).
     """
@@ -349,9 +350,11 @@ def as_peers(
     kind = table.kind[rows]
     among = np.ones(len(rows), np.bool_) if kernels is None else kernels[rows]
     peers = ~own & among & np.isin(kind, distinct(kind[own]))
-    if not peers.any():
-        peers = among
     who = table.column(axis)[rows]
+    is_whole = not peers.any() or len(distinct(who[own])) == len(distinct(who))
+    if is_whole:
+        # What the terms leave out, such as operations, is no peer: each is one of the others.
+        peers = among
     extra = own & (kind == Kind.COPY) & _is_extra(table, rows, axis, peers)
     transfers = like_transfers(run, rows, axis)
     uneven = UnevenWork.of(table, rows, own, peers, who, axis, keys[0])
@@ -374,7 +377,7 @@ def as_peers(
                 low, high = (np.where(np.isfinite(each), each, 1.0) for each in (low, high))
             elif not place:
                 among = known & np.isin(code, code[own])
-                low, high = _spread(time, median, who, among, is_whole=not (peers & ~own).any())
+                low, high = _spread(time, median, who, among, is_whole=is_whole)
             if not place and uneven is not None:
                 usual[uneven.rows] = np.nan
                 usual[uneven.rows] = uneven.usual(time, usual)

@@ -125,6 +125,7 @@ PAIRS = (
     ("slow memory of all GPUs from then on", "a clock that sinks slowly"),
     ("a checkpoint on one GPU", "more tokens in one iteration"),
     ("evaluation between steps", "copies from pageable memory"),
+    ("an allocator that retries", "a checkpoint on all GPUs"),
 )
 
 

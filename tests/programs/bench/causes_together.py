@@ -9,6 +9,7 @@ several of them, itself or by its parts, is sized by what these cost together.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 from random import Random
@@ -27,6 +28,7 @@ COUNTS: Final = 0.01
 _SIZED: Final = 0.25
 _CLOSE: Final = 0.005
 """Of the step: a saving this close to the truth is right, whatever its share of it."""
+_SEE_ALSO: Final = re.compile("See also '(.+)', which takes much of the same time")
 _ALONE: Final = ("a heavy last stage",)
 """Those whose run without them isn't the run without causes."""
 _ALIKE: Final = (
@@ -91,11 +93,14 @@ def _told(one: Finding) -> float | None:
 
 
 def _around(one: Finding | None, found: Sequence[Finding]) -> Iterator[Finding]:
-    """A finding, and those that it is a part of."""
+    """A finding, and those that it is a part of, or says to take much of the same time."""
     by_place = {each.place: each for each in found}
+    by_title = {each.title: each for each in found}
     while one is not None:
         yield one
-        one = None if one.part_of is None else by_place.get(one.part_of)
+        said = _SEE_ALSO.search(one.detail)
+        whole = by_title.get(said[1]) if said else None
+        one = whole if one.part_of is None else by_place.get(one.part_of)
 
 
 def _one_each(
