@@ -30,14 +30,12 @@ from chopper_core.model.side_table import HostStack, HostState, HostTime
 from chopper_core.model.signals import Signal, nearest_values
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import OWN
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
-from chopper_core.views.shared.told_findings import told
 from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run
 from tests.support import Row, rows_of, run_of
@@ -716,8 +714,9 @@ def test_the_share_of_a_slow_layer_is_that_of_the_rows_it_leads_to() -> None:
 def test_what_is_missing_says_what_to_record(run: Run, other_run: Run) -> None:
     """What a run lacks, and what is lacking of some GPUs, comes with what would tell it."""
     for each in (run, other_run, run_of(rows(4))):
-        lacks = [one for one in told(each, View(each.name)) if one.rule == "missing"]
-        assert lacks and all(one.advice[0].startswith("Record ") for one in lacks)
+        frame = findings(each)
+        lacks = [row for row in map(frame.row, range(len(frame))) if row["rule"] == "missing"]
+        assert lacks and all(str(row["advice"]).startswith("Record ") for row in lacks)
 
 
 def test_what_no_replay_tells_says_why(run: Run) -> None:
