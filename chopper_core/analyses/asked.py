@@ -379,7 +379,7 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         low, high = min(found), max(*found, float(by_gpu.max()))
         low, high = low - doubt - less, high + doubt + more
         # A step takes no less than what its GPU computes.
-        computing = steady.computing_ns(others[-1])
+        computing = steady.computing_ns(others[0])
         least = replays.mean(computing) - steady.varies_ns(computing) * few - more
         return low, min(high, max(now - max(least, 0.0), saving))
 

@@ -213,7 +213,8 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     for (rule, each), whose in in_groups(context, found, worth):
         # What is tried for the whole is tried for its parts.
         known = () if whose is None else placed[whose][0][1].advice
-        advice = tuple(one for one in advice_for(context, rule, each, worth) if one not in known)
+        tried = each.advice or advice_for(context, rule, each, worth)
+        advice = tuple(one for one in tried if one not in known)
         placed.append(((rule, replace(each, advice=advice)), whose))
     return placed
 

@@ -26,7 +26,7 @@ from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, MODEL_BYTES
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.phrases import listed, percent, time
-from chopper_core.model.table import KernelTable, Phase
+from chopper_core.model.table import NO_LABEL, KernelTable, Phase
 from chopper_core.util.arrays import Float64, Index, Int8, Mask
 from chopper_core.util.grouping import (
     combined,
@@ -451,6 +451,12 @@ def slow_start(context: FindingsContext) -> Iterator[Finding]:
     lost = Excess(context, rows[lost_ns > 0], lost_ns[lost_ns > 0])
     few = shown < _MOST_SPOTS * len(spots) or names < FEWEST.value
     if few or lost.share < SLOW_START_COST.share:
+        return
+    # Layers whose kernels take as much longer later, in backward, are slow themselves.
+    layer, later = table.layer[rows], whole.known[part[whole.known] >= width]
+    own_layers = distinct(layer[at][layer[at] != NO_LABEL])
+    later = later[np.isin(layer[later], own_layers)]
+    if took[later].sum() > (1 + slower / 2) * whole.usual_ns[later].sum():
         return
     until = time(width * context.step_ns / _PARTS)
     yield lost.finding(

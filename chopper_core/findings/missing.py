@@ -59,6 +59,18 @@ _TITLES: Final = {
     "phase": "no phases in this trace: forward and backward look alike",
     "layer": "no layer names in this trace: layers can't be compared",
 }
+_TOLD_BY: Final = {
+    "two programs": "each program into files of its own",
+    "layer": "modules (with_modules=True), or annotations around them",
+    "forward": "annotations around forward, backward and optimizer",
+    "steps": "the steps: profiler.step() in a torch trace",
+    "counters": "counters: chopper record --counters, or rocprofv3 --pmc",
+    "telemetry": "a log of amd-smi, rocm-smi or nvidia-smi next to the trace",
+    "launch record": "launches: a torch trace with ProfilerActivity.CPU",
+    "ranks are": "all ranks, into one folder",
+    "rank is": "all ranks, into one folder",
+}
+"""A word of the title of what is missing → what to record, which tells it."""
 _ALL: Final = 0.999
 _OF_NO_LAYER: Final = late(r"embed|lm_?head|logits|loss|sampler", re.IGNORECASE)
 
@@ -71,7 +83,9 @@ def missing_data(context: FindingsContext) -> Iterator[Finding]:
     """Sources, ranks and labels that the run lacks, and what is unknown without them."""
     for gaps in (_programs, _recordings, _ranks, _sources, _counters, _labels, _launches):
         for title, sentence, evidence in gaps(context):
-            yield Finding(one_line(title), sentence, evidence, Confidence.HIGH)
+            how = [each for word, each in _TOLD_BY.items() if word in title]
+            advice = (f"Record {'; '.join(how)}.",) if how else ()
+            yield Finding(one_line(title), sentence, evidence, Confidence.HIGH, advice=advice)
 
 
 def _programs(context: FindingsContext) -> Gaps:
@@ -122,9 +136,10 @@ def _sources(context: FindingsContext) -> Gaps:
         why = "nothing shows what limits compute"
         if unattributed.present()[0]:
             share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-            why += f" for {percent(share)} of the time"
-            if AT_PEAK in context.table.measured:
-                why += ", beyond the ideal time of its FLOPs"
+            steps = "the usual steps' time" if context.irregular else "the time"
+            why += f": it takes {percent(share)} of {steps}"
+            if AT_PEAK in context.table.measured and context.run.hardware is not None:
+                why += " beyond what its FLOPs take at peak"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
         short = "what limits compute is unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")

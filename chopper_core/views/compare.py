@@ -27,7 +27,7 @@ from chopper_core.columns import (
 from chopper_core.columns.derived import delta_of, difference, relative, relative_of
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.phrases import change_text, facts, level_title
+from chopper_core.model.phrases import change_text, count, facts, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES, UNLABELLED
 from chopper_core.model.units import drawn_in, scaled_text
@@ -186,22 +186,29 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
     percent = f" ({change_text(ours - base, base)})" if base else ""
     text = partial(scaled_text, unit=figure.unit)
+    # Of kernels there are two times, which may differ in their signs.
+    is_plain = figure.name == USUAL and both.by != "kernel"
+    what = "" if is_plain else f" {_named(figure)}"
     whole = (
-        f"{text(ours - base, sign='+')}{percent} {_named(figure)}{both.ours.base.words}: "
+        f"{text(ours - base, sign='+')}{percent}{what}{both.ours.base.words}: "
         f"{text(ours)} vs {text(base)} in {both.baseline_name}"
     )
     if not top:
         return (whole, f"no {both.by} differs")
-    grown, shrunk = (float(change[side].sum()) for side in (change > 0, change < 0))
-    sums = " and ".join(text(each, sign="+") for each in (grown, shrunk) if each)
+    parts = []
+    for side, word in ((change > 0, "more"), (change < 0, "less")):
+        if side.any():
+            total = text(float(change[side].sum()), sign="+")
+            parts.append(f"{total} in {count(int(side.sum()), 'row')} with {word}")
     # Rows of GPUs or iterations have the whole's mean, not its parts.
-    sums = "" if both.ours.base.is_mean_of(both.by, both.pairs.labels) else f"{sums} over "
+    is_mean = both.ours.base.is_mean_of(both.by, both.pairs.labels)
+    sums = count(len(change), "row") if is_mean else ", ".join(parts)
     # Names of kernels and ancestors are too long for a sentence.
     listed = top[:_MAX_LISTED] if both.by not in ("kernel", ANCESTOR) else ()
     labels = both.pairs.labels
     named = [(_row_name(both.by, labels[row]), change[row]) for row in listed if change[row]]
     names = [f"{name} {text(number, sign='+')}" for name, number in named]
-    return (whole, facts(f"{sums}{len(change)} rows", ", ".join(names)))
+    return (whole, facts(sums, f"most: {', '.join(names)}" if names else ""))
 
 
 def _row_name(level: str, label: str) -> str:

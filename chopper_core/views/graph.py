@@ -233,7 +233,7 @@ def _headline(scope: ScopePath, steps: int) -> tuple[str, ...]:
             f"{work} of work, {gap} of waits on the longest path"
             f"{' of a step' if steps > 1 else ''}",
             f"{on_path} of {rows} activities",
-            f"{free:.2f} could run at a time",
+            f"{free:.2f} activities could run at a time",
         ),
     )
 

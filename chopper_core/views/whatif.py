@@ -244,7 +244,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     notes += filter(None, [steady.replays.note])
     small = [label for label, each in answers.items() if abs(each.saving_ns) < abs(error)]
     if small:
-        notes.append(f"within the model's error: {listed(small, 8)}")
+        notes.append(f"save less than the model's error: {listed(small, 8)}")
     alone = [label for label in answers if _ONE_GPU.fullmatch(label)]
     if _ALL_GPUS in answers and alone:
         notes.append(f"{_ALL_GPUS}: each GPU as its peers; {listed(alone, 4)}: that one alone")

@@ -711,6 +711,14 @@ def test_the_share_of_a_slow_layer_is_that_of_the_rows_it_leads_to() -> None:
     assert row["name"].startswith(f"mlp_up takes {100 * (ratio - 1):.1f} % longer in layer 4")
 
 
+def test_what_is_missing_says_what_to_record(run: Run, other_run: Run) -> None:
+    """What a run lacks, and what is lacking of some GPUs, comes with what would tell it."""
+    for each in (run, other_run, run_of(rows(4))):
+        frame = findings(each)
+        lacks = [row for row in map(frame.row, range(len(frame))) if row["rule"] == "missing"]
+        assert lacks and all(str(row["advice"]).startswith("Record ") for row in lacks)
+
+
 def test_what_no_replay_tells_says_why(run: Run) -> None:
     """A saving is missing with its reason: of a run, of a part of one, and of a finding."""
     made = stretched(rows(4), lambda r: r.operation == "mlp_up" and r.gpu == 2 and MS // 5)

@@ -102,7 +102,7 @@ def test_the_mix_counts_each_type() -> None:
 def test_a_serial_run_has_no_chart_of_rounding() -> None:
     made = [Row(1_000_003 * at, 13_337 + 7 * at) for at in range(97)]
     frame = query(run_of(made), View("R", name="graph"))
-    assert "1.00 could run" in frame.headline[0]
+    assert "1.00 activities could run" in frame.headline[0]
     assert not any(isinstance(chart, LineChart) for chart in frame.charts)
 
 

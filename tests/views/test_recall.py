@@ -210,3 +210,10 @@ def test_since_when_is_a_time_of_day_too_where_the_clock_is_that_of_the_day() ->
                                ((3600, 24), (60, 60), (1, 60)))  # fmt: skip
     first = bench.findings_of(run)[0]
     assert f"since step {step} ({hours:02}:{minutes:02}:{seconds:02} UTC)" in first.detail
+
+
+@pytest.mark.few(1)
+def test_a_slow_first_layer_is_no_slow_start_of_steps() -> None:
+    """Its kernels are as slow in backward, at the end."""
+    found = bench.measure("one layer slow", 87467, 0.04, "fsdp")
+    assert found.cost_ns > 0 and found.level == 3, found.found

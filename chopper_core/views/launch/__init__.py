@@ -143,7 +143,7 @@ def _headline(
         name = max(parts, key=lambda each: whole[each])
         return ms(name, parts[name])
 
-    late, idle = ms(LAUNCH, f"late starts{base}"), ms("idle_ns", "idle")
+    late, idle = ms(LAUNCH, f"start delay{base}"), ms("idle_ns", "idle")
     if not is_known:
         return (facts(late, idle, "without launch records the causes are unknown"),)
     causes = {name: CAUSES[name] for name in list(CAUSES)[:4]}
@@ -158,7 +158,7 @@ def _headline(
         if len(gpus) > 1:
             queue += f" on GPU {gpus[most]}, {low} on GPU {gpus[least]}"
     return (
-        facts(late or "no late start of compute", largest(parts)),
+        facts(late or "no start delay of compute", largest(parts)),
         facts(f"{idle}, {largest(causes)}" if idle else "never idle", queue),
     )
 

@@ -42,11 +42,12 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     from chopper_core.findings.rule import Group
 
     found = told(run, view)
-    cards, limits = list[Card](), []
+    cards, limits = list[Card](), list[tuple[str, str]]()
     group = Group.FIX.text
     for each in found:
         if each.rule == _LIMIT:
-            limits.append(each.brief.partition(": ")[0].partition(", ")[0])
+            what = each.brief.partition(": ")[0].partition(", ")[0]
+            limits.append((what, " ".join(each.advice)))
             continue
         text, opens = ("└ " if each.is_part else "") + each.title, address.render(each.evidence)
         heading = "" if each.group == group else each.group
@@ -58,9 +59,9 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         cards += opportunities(step_of(run, view), has_products=has_products)
     shown = address.render(replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}"))
     if is_quiet and len(cards) < _FEW:
-        notes = [f"limit: {each}{_told_by(each)}" for each in limits]
+        notes = [f"limit: {what}. {how}".removesuffix(". ") for what, how in limits]
     else:
-        notes = [f"limits: {'; '.join(limits)}"] if limits else []
+        notes = [f"limits: {'; '.join(what for what, _ in limits)}"] if limits else []
     cards += (Card((), "", shown, note) for note in notes)
     return tuple(cards[:limit])
 
@@ -71,24 +72,6 @@ def number_of_findings(run: Run, view: View) -> str:
 
     number, parts = count_findings([each.is_part for each in told(run, view)])
     return f"{number or 'none'}{parts}"
-
-
-_TELLS: Final = {
-    "one gap": "of two programs open the files of one",
-    "layer": "with_modules=True, or annotations around modules",
-    "phase": "annotations around forward, backward and optimizer",
-    "iteration": "profiler.step() in a torch trace",
-    "counters": "chopper record --counters, or rocprofv3 --pmc",
-    "telemetry": "a log of amd-smi, rocm-smi or nvidia-smi next to the trace",
-    "launch record": "a torch trace with ProfilerActivity.CPU",
-    "ranks": "the traces of all ranks in one folder",
-}
-"""Word of a limit → what would tell."""
-
-
-def _told_by(limit: str) -> str:
-    told = [how for word, how in _TELLS.items() if word in limit]
-    return f" ({'; '.join(told)})" if told else ""
 
 
 Explained = list[tuple[str, str]]
