@@ -11,7 +11,6 @@ import pytest
 from chopper_core.analyses.time_parts import parts_of
 from chopper_core.findings import RULES, _find, _largest
 from chopper_core.findings.parts import Worth, group_of
-from chopper_core.findings.rule import is_bound
 from chopper_core.findings.rule import (
     SMALLEST_SAVING,
     Confidence,
