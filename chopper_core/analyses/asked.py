@@ -339,7 +339,7 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
     expected: Predicted
     saving_ns: float
 
-    @cached_property
+    @property
     def range_ns(self) -> tuple[float, float]:
         """The least and the most that it may be, which takes as many replays again.
 
@@ -347,6 +347,16 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         the replay's error, how much steps that are run again vary, and what the clock of GPUs
         with less idle time may lose.
         """
+        low, high, _ = self._ends
+        return low, high
+
+    @property
+    def bound_ns(self) -> float:
+        """The most that it may be in these steps, however much it differs between them."""
+        return self._ends[2]
+
+    @cached_property
+    def _ends(self) -> tuple[float, float, float]:
         steady, expected, saving = self.steady, self.expected, self.saving_ns
         predictor, replays = steady.predictor, steady.replays
         now = steady.now_ns
@@ -357,8 +367,8 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         if lag is not None:
             graph = predictor.graph
             both, key = np.minimum(lag, expected.lag_ns), ("without doubtful waits", predictor)
-            sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag))
-            least = steady.mean_ns(Predicted(graph.work_ns, lag, sure))
+            doubtless = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag))
+            least = steady.mean_ns(Predicted(graph.work_ns, lag, doubtless))
             found.append(least - steady.replayed(expected.work_ns, both))
         saved = steady.saved_ns(expected)
         nodes = np.concatenate([change.nodes for change in self.changes])
@@ -372,16 +382,17 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         # Steps that are run again take another time than when they were measured.
         few = share / max(len(by_step), 1) ** 0.5
         again = steady.varies_ns(replays.times_ns(expected.replayed)) * few
-        doubt = max(spread, replays.error(saved), again)
-        doubt += abs(saving * steady.error_ns) / steady.times.mean_ns
+        sure = abs(saving * steady.error_ns) / steady.times.mean_ns
+        here, doubt = again + sure, max(spread, replays.error(saved), again) + sure
         by_gpu = replays.by_gpu(saved)
         less, more = self._paced_ns(by_gpu)
         low, high = min(found), max(*found, float(by_gpu.max()))
-        low, high = low - doubt - less, high + doubt + more
+        low, high, bound = low - doubt - less, high + doubt + more, high + here + more
         # A step takes no less than what its GPU computes.
         computing = steady.computing_ns(others[0])
         least = replays.mean(computing) - steady.varies_ns(computing) * few - more
-        return low, min(high, max(now - max(least, 0.0), saving))
+        most = max(now - max(least, 0.0), saving)
+        return low, min(high, most), min(bound, most)
 
     def _paced_ns(self, saved_ns: Float64) -> tuple[float, float]:
         """How much longer and shorter the step may be, since GPUs compute at another pace with

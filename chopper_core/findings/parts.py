@@ -97,12 +97,12 @@ class Worth(Struct, frozen=True, eq=False):
         if saving is None or not finding.is_bound:
             return saving
         found = self.answer(finding.remedy)
-        return saving if found is None else max(found.range_ns[1], saving)
+        return saving if found is None else max(found.bound_ns, saving)
 
     def together_ns(self, remedies: Sequence[str], is_most: bool) -> float:
         """What some remedies save together; the most that they may, where one is a bound."""
         found = self.answer(SEPARATOR.join(remedies)) if is_most else None
-        return self.saving_ns(remedies) if found is None else found.range_ns[1]
+        return self.saving_ns(remedies) if found is None else found.bound_ns
 
     def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
         asked = [each for remedy in remedies for each in questions_of(remedy)]

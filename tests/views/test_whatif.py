@@ -81,11 +81,11 @@ def test_each_saving_of_a_finding_is_that_of_a_default_question(name: str) -> No
     measured = asked["as measured"]["step_ns"]
     assert savings and measured is not None
     for question, saved in savings.items():
-        # A bound is the most that the replay leaves open.
+        # A bound is in the range of the answer, which is wider where steps differ.
         least, answer = asked[question]["step_low_ns"], asked[question]["saving_ns"]
-        assert least is not None and saved is not None
+        assert least is not None and answer is not None and saved is not None
         most = measured - least if question in bounds else answer
-        assert saved == pytest.approx(most, abs=1), question
+        assert answer - 1 <= saved <= most + 1, question
 
 
 def test_a_change_of_nothing_saves_nothing_and_slower_is_never_faster(tmp_path: Path) -> None:
