@@ -378,7 +378,10 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         by_step = means_of(saved[changed].astype(np.float64), ranked(steps[changed])[1])
         spread = 0.0
         if len(by_step) > 1:
-            spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
+            spread = float(by_step.std())
+            if len(by_step) >= MIN_VALUES:  # What grows from step to step leaves nothing open.
+                spread = min(spread, float(np.diff(by_step).std()) / 2**0.5)
+            spread *= 2 * share / len(by_step) ** 0.5
         # Steps that are run again take another time than when they were measured.
         few = share / max(len(by_step), 1) ** 0.5
         again = steady.varies_ns(replays.times_ns(expected.replayed)) * few

@@ -97,7 +97,9 @@ class Worth(Struct, frozen=True, eq=False):
         if saving is None or not finding.is_bound:
             return saving
         found = self.answer(finding.remedy)
-        return saving if found is None else max(found.bound_ns, saving)
+        if found is None:
+            return saving
+        return max(found.bound_ns + self.least_ns / _FAR_MORE, saving)
 
     def together_ns(self, remedies: Sequence[str], is_most: bool) -> float:
         """What some remedies save together; the most that they may, where one is a bound."""
