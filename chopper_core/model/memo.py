@@ -78,15 +78,15 @@ class Memo:
                 own = quick if is_quick else _bytes_held(entry.value, set(self._excluded))
                 self._bytes += own
                 if self._bytes > self._most_bytes or len(self._entries) > self._most:
-                    self._trim()
+                    self.trim(int(_KEPT * self._most_bytes))
         value: T = entry.value
         return value
 
-    def _trim(self) -> None:
+    def trim(self, most_bytes: int) -> None:
         """Drop what was used the longest ago: values share arrays, and take some only later."""
         with self._lock:
             seen, self._bytes = set(self._excluded), 0
-            most_bytes, most = int(_KEPT * self._most_bytes), int(_KEPT * self._most)
+            most = int(_KEPT * self._most)
             for place, (key, entry) in enumerate(reversed([*self._entries.items()])):
                 size = _bytes_held(entry.value, seen) if entry.is_done else 0
                 if place and (place >= most or (size and self._bytes + size > most_bytes)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -57,6 +58,10 @@ T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
 _REST_S: Final = 3.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
+_LONG_REST_S: Final = 20.0
+"""The same of what was worked out of a run, but for this:"""
+_KEPT_AT_REST: Final = 16 << 20
+"""Bytes, the latest first: frames of the places that were seen, and what is behind the last one."""
 
 
 class Explorer(ScreenParts):
@@ -76,7 +81,7 @@ class Explorer(ScreenParts):
         self._begin(run, data, columns)
         self.is_paused = False
         """Whether a run that is followed stays as it is on the screen."""
-        self._rest: asyncio.TimerHandle | None = None
+        self._rests: tuple[asyncio.TimerHandle, ...] = ()
 
     def _begin(self, run: Run, data: ScreenData, columns: Columns) -> None:
         """Be at the first view of a run that was opened, with no place before it."""
@@ -352,10 +357,13 @@ class Explorer(ScreenParts):
         elif not self._was_complete:
             self._was_complete = True
             self.call_after_refresh(self.app.verify_soon)  # type: ignore[attr-defined]
-        if self._rest is not None:
-            self._rest.cancel()
+        for each in self._rests:
+            each.cancel()
         loop = asyncio.get_running_loop()
-        self._rest = loop.call_later(_REST_S, run_in_thread, _give_back)
+        self._rests = (
+            loop.call_later(_REST_S, run_in_thread, _give_back),
+            loop.call_later(_LONG_REST_S, run_in_thread, partial(_leave, self.run)),
+        )
 
     def _row_of(self, frame: Frame, label: str | None) -> int:
         """The row of a label, or else the first that counts: not a truncated step.
@@ -508,6 +516,14 @@ class Explorer(ScreenParts):
 def _give_back() -> None:
     give_back()
     let_go()
+
+
+def _leave(run: object) -> None:
+    """Leave to others on the node what was needed for places that were seen a while ago."""
+    if isinstance(run, Run):
+        run.memo.trim(_KEPT_AT_REST)
+        gc.collect()  # Much of it refers to itself.
+        _give_back()
 
 
 def bindings_of(actions: Iterable[Action]) -> list[Binding]:

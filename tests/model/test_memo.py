@@ -66,6 +66,17 @@ def test_those_used_last_stay_as_many_as_have_room(
     assert made == ["small", "1", "2", "3", "2", "larger than all"] and len(memo) == 2
 
 
+def test_what_is_large_goes_first_where_less_is_to_be_kept() -> None:
+    """An explorer at rest keeps the frames of its places, and leaves what they were made of."""
+    memo = Memo()
+    for name, count in (("frame", 10), ("replays", 100_000), ("place on the screen", 20)):
+        memo((name,), partial(np.zeros, count))
+    memo.trim(1_000)
+    assert [memo.has((name,)) for name in ("frame", "replays", "place on the screen")] == [
+        True, False, True,
+    ]  # fmt: skip
+
+
 def test_an_array_of_two_values_counts_once_and_what_is_apart_not_at_all() -> None:
     shared, table = np.zeros(1_000, np.int8), np.zeros(9_000, np.int8)
     memo = Memo([table], most_bytes=1_600)
