@@ -53,8 +53,8 @@ HIGH: Final = column(f"""saving_high_ns | ns | saves max
     The high end of what it saves; of a bound (`≤`), the bound.
     missing: {SAVING.missing_because}""")
 GROUP: Final = column("""group | | group
-    What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
-    (what the files lack).""")
+    What it asks for: fix first (a cause), could be better (what all GPUs lose alike, such as
+    kernels below their roof, and set-up), or not known (what the files lack).""")
 ADVICE: Final = column("""advice | | what to do
     What to try, the most likely first, at most three sentences: only what the run shows to fit.
     missing: nothing that the run shows tells what would help""")

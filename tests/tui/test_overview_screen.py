@@ -541,7 +541,7 @@ async def test_a_low_terminal_shows_gpus_and_a_finding() -> None:
     async with explorer((60, 16), demo(), replace(VIEW, run=demo().name)) as at:
         lines = at.lines()
         assert sum(line.split()[:1] == [str(gpu)] for line in lines for gpu in range(8)) >= 2
-        assert "ideal" in at.text() and "Clocks run at" in at.text()
+        assert "ideal" in at.text() and "GPU 5 is hot" in at.text()
 
 
 async def test_charts_take_the_lines_that_the_findings_leave() -> None:
@@ -598,7 +598,7 @@ async def test_help_explains_the_finding_at_the_cursor() -> None:
     async with explorer((120, 36), demo(), view) as at:
         await at.press("?")
         text = " ".join(at.text().replace("│", " ").split())
-        rule = next(each for each in RULES if each.name == "overhead")
-        assert "rule overhead" in text and rule.looks_for in text
+        rule = next(each for each in RULES if each.name == "straggler")
+        assert "rule straggler" in text and rule.looks_for in text
         for each in rule.thresholds:
             assert f"{each.value:g} {each.unit}" in text

@@ -67,7 +67,6 @@ async def test_one_key_replays_without_the_row_and_goes_back(wording: Wording) -
 async def test_a_finding_and_its_evidence_lead_to_the_step_without_it(wording: Wording) -> None:
     run = demo_run("fsdp2")
     async with explorer(run=run, view=View(run.name, name="overview")) as app:
-        await app.press("down")
         card = app.explore.cards.card
         assert card is not None and "GPU 5 is hot" in card.text
         await app.press("X")
