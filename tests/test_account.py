@@ -214,7 +214,8 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "token energy": {"power headline": "· # a token"},
     "MFU": {"overview headline": "· MFU #", "live headline": "· MFU #"},
     "exposed communication": {
-        "findings sentence": "(?:^exposed communication takes|; with the waits) #"
+        "findings sentence": r"(?:^exposed communication takes(?! \S+ \S+ per usual)"
+        "|; with the waits) #"
     },
     "exposed": {
         "overview headline": "exposed #",

@@ -21,7 +21,14 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, of_name, one_line, shortened
+from chopper_core.findings.titles import (
+    MAX_TITLE,
+    gpus_in_short,
+    largest_part,
+    of_name,
+    one_line,
+    shortened,
+)
 from chopper_core.graph.collectives import (
     PAIRWISE,
     Collectives,
@@ -345,7 +352,8 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     without_waits = np.maximum(sums_of(per_cell, owner) - waits, 0.0)
     parts = largest_parts(context, "operation", names, without_waits)
     operations, operation = combined([names[:, 0]])
-    largest = int(operations[sums_of(without_waits, operation).argmax(), 0])
+    of_operations = sums_of(without_waits, operation)
+    largest = int(operations[of_operations.argmax(), 0])
     is_complete = bool(chosen.complete.all())
     cost_share = percent(cost_ns / context.usual_ns)
     wait, with_waits, unknown = "", "", ""
@@ -361,7 +369,9 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     yield context.finding(
         one_line(
             f"exposed communication{costs} {cost_share} of the{usual} step",
-            f", mostly {name}" if name not in _UNNAMED else "",
+            largest_part(name, float(of_operations.max()), float(of_operations.sum()))
+            if name not in _UNNAMED
+            else "",
         ),
         f"exposed communication{wait} takes {time(cost_ns)}{context.per_gpu} "
         f"({cost_share}{'' if usual else ' of the step'}{with_waits}): "

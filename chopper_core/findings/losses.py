@@ -20,7 +20,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import of_name, one_line, shortened, up_to_clock
+from chopper_core.findings.titles import largest_part, of_name, one_line, shortened, up_to_clock
 from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
 from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.phrases import listed, percent, time
@@ -164,13 +164,13 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     kinds, owner = combined([table.kernel[own], table.phase[own]])
     parts = largest_parts(context, "kernel", kinds, sums_of(alone, owner))
     names, of_name = combined([table.kernel[own]])
-    most = int(names[sums_of(alone, of_name, len(names)).argmax(), 0])
-    kernel = context.text("kernel", most)
+    of_names = sums_of(alone, of_name, len(names))
+    kernel = context.text("kernel", int(names[of_names.argmax(), 0]))
     # The activities by name, those with most exposed copies first.
     yield context.finding(
         one_line(
             f"exposed copies take {percent(each / context.usual_ns)} of the step",
-            f", mostly {shortened(kernel.partition(' (')[0])}",
+            largest_part(shortened(kernel.partition(" (")[0]), float(of_names.max()), total),
         ),
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
         f"{listed(parts, _MAX_LISTED)}",

@@ -207,7 +207,8 @@ def _compared(context: FindingsContext) -> tuple[Float64, ComparedCompute, Compa
         most = weighted_medians(whole, known)
         general = np.maximum(most, 1.0)
         each = ratios(own_ns, usual_ns) / general[:, None]
-        return ComparedCompute(known, whole / general, each, general / most)
+        faster = general / np.maximum(most, np.finfo(np.float64).tiny)
+        return ComparedCompute(known, whole / general, each, faster)
 
     return took_ns.sum(axis=2), longer(*compared[:2]), longer(*compared[2:])
 

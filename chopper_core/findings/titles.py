@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from chopper_core.findings.rule import FindingsContext
-from chopper_core.model.phrases import by_number
+from chopper_core.model.phrases import by_number, percent
 from chopper_core.util.escape import clean
 
 MAX_TITLE: Final = 72
 """Characters of a title, at most: it fits into a line of 80 cells with its mark."""
 MAX_NAME: Final = 32
 """Characters of a name of the trace within a title, at most."""
+_MOSTLY: Final = 2 / 3
+"""A smaller part isn't most of it in a reader's eyes."""
 _MAX_LISTED: Final = 3
 """Numbers of a list within a title, at most."""
 
@@ -37,6 +39,13 @@ def shortened(text: str, most: int = MAX_NAME) -> str:
         return text
     tail = (most - 1) // 3
     return f"{text[: most - 1 - tail]}…{text[-tail:] if tail else ''}"
+
+
+def largest_part(name: str, part: float, whole: float) -> str:
+    """The end of a title: what most of it is, or what the largest part is and how much."""
+    if part >= _MOSTLY * whole:
+        return f", mostly {name}"
+    return f", {percent(part / whole)} of it {name}"
 
 
 def up_to_clock(mhz: float) -> str:
