@@ -182,7 +182,7 @@ def of_ranks(
 ) -> Iterator[Budget]:
     """A run of very many ranks, in the core."""
     yield at_most(f"{title}: open", 50, steps["open"], "ms")
-    yield at_most(f"{title}: one iteration of one rank", 10, steps["drill to phase"], "ms")
+    yield at_most(f"{title}: one step of one rank", 10, steps["drill to phase"], "ms")
     yield _slowest(views, 2_000, title)
 
 
