@@ -187,14 +187,10 @@ def _gaps(
         (copies, start[copies], start[copies] + copying[copies], HostState.COPYING),
         (gaps.following, gaps.start_ns, gaps.end_ns, HostState.LATE),
     ):
-        some = np.flatnonzero(end > begin)
+        count = len(rows)
         yield HostGaps(
-            np.full(len(some), gpu, np.int32),
-            thread[rows[some]],
-            begin[some],
-            end[some],
-            np.full(len(some), state, np.int8),
-        )
+            np.full(count, gpu, np.int32), thread[rows], begin, end, np.full(count, state, np.int8)
+        ).take(end > begin)
 
 
 def _outside(beside: Intervals, gpu: int, gaps: OutsideGaps, spans: StepSpans) -> OutsideTime:

@@ -33,6 +33,7 @@ from chopper_core.util.grouping import (
     means_of,
     median_of,
     ranked,
+    run_sizes,
     sums_of,
 )
 
@@ -155,15 +156,13 @@ class Steady(Struct, frozen=True, eq=False):
         """How long the busiest stream computes, of each step that counts."""
         predictor, steps = self.predictor, self.replays.steps
         graph = predictor.graph
-        cell = np.zeros(len(steps.activities), np.intp)
-        cell[steps.first[1:]] = 1
-        cell = np.cumsum(cell)
-        node = graph.activities[steps.activities]
+        sizes = run_sizes(steps.first, len(steps.activities))
+        cell, node = np.repeat(np.arange(len(sizes)), sizes), graph.activities[steps.activities]
         computes = np.flatnonzero(predictor.kind[steps.activities] == Kind.COMPUTE)
         node, cell = node[computes], cell[computes]
         streams, owner = combined([cell, predictor.run.table.stream[graph.row[node]]])
         busy = sums_of(predicted.work_ns[node], owner, len(streams))
-        busiest = maxima_of(busy, streams[:, 0], len(steps.first))
+        busiest = maxima_of(busy, streams[:, 0], len(sizes))
         return busiest[self.replays.own]
 
     @property
