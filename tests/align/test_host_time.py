@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,9 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views.query import query
+from tests.realdata.conftest import FOLDER as REAL_DATA
 from tests.support import opened_events
 
-REAL_DATA = Path(
-    os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
-)
 MAIN, AUTOGRAD = 7, 8
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, Category
 from chopper_core.util.errors import DataError
 from tests.align.traces import ADAM, AUTOGRAD, EVALUATE, GEMM, TinyTrace
+from tests.realdata.conftest import FOLDER as REALDATA
 from tests.wording import Wording
-
-REALDATA = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
-)
 
 
 def rank_trace(rank: int) -> TinyTrace:

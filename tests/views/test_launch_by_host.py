@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,12 +25,10 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, complete_order
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import answer, query
+from tests.realdata.conftest import FOLDER as REAL_DATA
 from tests.support import opened_events, sample_run
 from tests.views.conftest import DEMO
 
-REAL_DATA = Path(
-    os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
-)
 PLACES = ("call", "operator", "annotation", "frame", "untraced")
 CATEGORIES = ("cuda_runtime", "cpu_op", "user_annotation", "python_function")
 MAIN, AUTOGRAD = 7, 8
