@@ -153,7 +153,7 @@ def _headline(known: Checked) -> str:
             return facts(result, "memory snapshots alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
-    mark, per = context.run.mark("iteration_ns"), " per step" * context.has_iterations
+    mark, per = context.run.mark("iteration_ns"), " per step" if context.has_iterations else ""
     return facts(
         result,
         f"{mark}{time(context.step_ns)}{per}{_mean_of(context)}",

@@ -252,7 +252,7 @@ def _headline(run: Run, steps: StepParts) -> tuple[str, ...]:
     means = steps.means_ns / tokens
     largest = [place for place in np.argsort(-means, kind="stable")[:3].tolist() if means[place]]
     parts = ", ".join(
-        f"{PARTS[place]} {idle_mark * (PARTS[place] == IDLE)}{means[place] / 1e3:.2f}"
+        f"{PARTS[place]} {idle_mark if PARTS[place] == IDLE else ''}{means[place] / 1e3:.2f}"
         for place in largest
     )
     return (
