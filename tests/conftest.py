@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.demo import as_kept, demo_run
+from tests.realdata.conftest import FOLDER
 from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,7 +115,8 @@ def demo_kept(monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def wording(request: pytest.FixtureRequest, _own_state: None) -> Wording:
     """What checks the sentences of a test."""
-    places = {os.environ[name]: f"${name}" for name in _OWN} | {str(ROOT): "REPO"}
+    places = {os.environ[name]: f"${name}" for name in _OWN}
+    places |= {str(ROOT): "REPO", str(FOLDER): "REALDATA"}
     if "tmp_path" in request.fixturenames:
         folder = request.getfixturevalue("tmp_path")
         places = {str(folder): "TMP", folder.name: "TMP"} | places

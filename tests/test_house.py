@@ -18,6 +18,7 @@ from chopper_core.util.escape import Escaped
 from chopper_tui.commands.output import write
 from tests.cli.test_errors import PAGE, cell, check
 from tests.conftest import ROOT
+from tests.realdata.conftest import FOLDER
 
 ROOMS = [Path(package.__file__).parent for package in (chopper_core, chopper_tui)]
 
@@ -251,3 +252,16 @@ def test_every_sentence_is_listed_with_its_test(nodes: dict[Path, list[ast.AST]]
     tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     given = {row.rpartition(" | ")[2].strip(" `|") for row in rows}
     assert given <= tests
+
+
+def test_no_golden_knows_where_it_was_written() -> None:
+    """Another checkout, with the real files beside it, reads the same goldens."""
+    goldens = [path for path in ROOT.glob("tests/**/golden/**/*") if path.is_file()]
+    places = {str(ROOT), str(FOLDER)}
+    assert goldens
+    assert [
+        f"{path.relative_to(ROOT)}: {place}"
+        for path in goldens
+        for place in places
+        if place.encode() in path.read_bytes()
+    ] == []

@@ -17,10 +17,8 @@ from chopper_core.align.side_work import SIDE_WORK, names_of_gaps
 from chopper_core.model.accounting import (
     NO_GAPS,
     Account,
-    IdleTimes,
     OutsideGaps,
     accounted,
-    idle_times,
 )
 from chopper_core.model.side_table import HostState
 from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
@@ -135,8 +133,7 @@ def account_rank(
         found = accounted(start, took, kinds, stream, launch, step, host)
         columns = dict(found.columns)
         thread = links.points.thread[own]
-        idle = idle_times(start, launch, step, found.columns, host.steps)
-        gaps += _gaps(number, start, thread, idle, found)
+        gaps += _gaps(number, start, thread, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
         outside.append(_outside(beside, number, found.outside, host.steps))
         if not gpu.any():
@@ -174,10 +171,8 @@ def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:
     return found
 
 
-def _gaps(
-    gpu: int, start: Int64, thread: Int32, idle: IdleTimes, found: Account
-) -> Iterator[HostGaps]:
-    copying = found.columns["exposed_copy_ns"]
+def _gaps(gpu: int, start: Int64, thread: Int32, found: Account) -> Iterator[HostGaps]:
+    idle, copying = found.idle, found.columns["exposed_copy_ns"]
     copies = np.flatnonzero(copying)
     gaps = found.outside
     for rows, begin, end, state in (

@@ -293,11 +293,11 @@ def charged_times(
     pieces = cut(start, took, table.kind[own], table.stream[own])
     busy = np.flatnonzero(pieces.is_compute | pieces.is_comm | pieces.is_copy)
     charges = {name: getattr(table, name)[own] for name in IDLE_COLUMNS}
-    idle = idle_times(start, table.launch_ns[own], table.iteration[own], charges, steps)
+    rows, begin, end = idle_times(start, table.launch_ns[own], table.iteration[own], charges, steps)
     return (
-        np.concatenate([pieces.owner[busy], idle.row]),
-        np.concatenate([pieces.edges_ns[busy], idle.begin_ns]),
-        np.concatenate([pieces.edges_ns[busy + 1], idle.end_ns]),
+        np.concatenate([pieces.owner[busy], rows]),
+        np.concatenate([pieces.edges_ns[busy], begin]),
+        np.concatenate([pieces.edges_ns[busy + 1], end]),
     )
 
 

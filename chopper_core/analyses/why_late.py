@@ -67,31 +67,39 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
     return f" starts kernels {taken} late after their launch"
 
 
-def why_late(
-    stand: RankLeads, late: Straggler, each: str, *, with_time: bool = True, with_base: bool = True
-) -> tuple[str, float]:
-    """What a straggler does, as the end of a sentence, and how much longer it takes in all.
-
-    Both are means of the steps with its cause; empty and 0 without a cause. Without its time, a
-    sentence about kernels has their share alone; without its base, clocks don't say of which time.
-    """
+def longer_in_all_ns(stand: RankLeads, late: Straggler) -> float:
+    """How much longer than its peers a straggler takes in all, mean over the steps with its cause;
+    0 without a cause."""
     if late.cause is None:
-        return "", 0.0
-    at, place = list(late.when), late.place
+        return 0.0
     extra = {word: _beyond_peers(stand, late, word) for word in CAUSES}
     kernels = extra.pop("kernels")
     # What it takes longer for counts in full, though its kernels may be faster than slow peers'.
-    total = max(kernels + sum(max(own, 0.0) for own in extra.values()), extra.get(late.cause, 0.0))
+    total = kernels + sum(max(own, 0.0) for own in extra.values())
+    return max(total, extra.get(late.cause, 0.0))
+
+
+def why_late(
+    stand: RankLeads, late: Straggler, each: str, *, with_time: bool = True, with_base: bool = True
+) -> str:
+    """What a straggler does in the steps with its cause, as the end of a sentence; empty without a
+    cause.
+
+    Without its time, a sentence about kernels has their share alone; without its base, clocks don't
+    say of which time.
+    """
+    if late.cause is None:
+        return ""
+    at, place = list(late.when), late.place
     if late.cause in ("clock", "kernels"):
         slower = _slower(stand, late, each if with_time else None, " while busy" * with_base)
-        return f"{slower}{place_slower(stand, late)}", total
-    longer = time(extra[late.cause])
+        return f"{slower}{place_slower(stand, late)}"
+    longer = time(_beyond_peers(stand, late, late.cause))
     if late.cause == "work":
         what = stand.more_of(place, at)
         return (
             f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer"
-            f"{more_work_at(stand, late).text}",
-            total,
+            f"{more_work_at(stand, late).text}"
         )
     peers = stand.peers_of(place).gpus
     where = ""
@@ -104,7 +112,7 @@ def why_late(
     which = _copies(stand, late) if late.cause == "copies" else ""
     if copied := _also_copied(stand, late):
         which = f", and it copies for {time(copied)} more"
-    return f"{text}{which}", total
+    return f"{text}{which}"
 
 
 def _beyond_peers(stand: RankLeads, late: Straggler, word: str) -> float:

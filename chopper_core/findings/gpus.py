@@ -25,6 +25,7 @@ from chopper_core.analyses.why_late import (
     ONE_PLACE_SHARE,
     late_in_short,
     layers_slower,
+    longer_in_all_ns,
     more_work_at,
     part_slower,
     place_late,
@@ -248,11 +249,11 @@ def _in_turn(
 ) -> Finding:
     """GPUs that delay the others in different steps, for the same cause."""
     first = turns[0][1]
-    texts = {why_late(leads, late, "")[0].partition(": ")[0] for late, _ in turns}
+    texts = {why_late(leads, late, "").partition(": ")[0] for late, _ in turns}
     if len(texts) > 1:
         # Each may be late for the same at another place.
         texts = {
-            why_late(leads, late, "")[0].partition(": ")[0].removesuffix(place_late(leads, late))
+            why_late(leads, late, "").partition(": ")[0].removesuffix(place_late(leads, late))
             for late, _ in turns
         }
     named = listed(
@@ -291,7 +292,7 @@ def _cells_of(
 def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
     gpu, is_once = leads.gpus[late.place], len(late.when) == 1 < len(leads.iterations)
     each = "" if is_once else context.each
-    own = why_late(leads, late, each)[1]
+    own = longer_in_all_ns(leads, late)
     # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
     wait, lost_ns = "", own
@@ -302,7 +303,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     # One figure is what it costs: the others are in the view of ranks.
     said = slower_ns(leads, late)
     is_said = not is_own or abs(own - said) <= _FURTHER * said
-    text = why_late(leads, late, each, with_time=is_said)[0]
+    text = why_late(leads, late, each, with_time=is_said)
     if not is_said and own > 0:
         other = (
             "with what else it does longer" if own > said else "since it does other things faster"

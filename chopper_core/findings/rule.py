@@ -450,7 +450,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 def context_of(run: Run, view: View) -> FindingsContext:
     """The context of a view's scope; raises NoSuchNode where it is empty."""
     kept = {"signal": view.signal, "overrides": view.overrides, "cut": view.cut}
-    view = replace(View(view.run, view.path, view.order), **kept)
+    # Findings are remembered with the run, whose name leads to their evidence from any view.
+    view = replace(View(run.name, view.path, view.order), **kept)
     if run.is_sampled_only:
         # Its rules look at its samples.
         nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)

@@ -26,6 +26,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
@@ -56,11 +57,26 @@ class OutsideGaps(Struct, frozen=True):
 NO_GAPS: Final = OutsideGaps(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.intp))
 
 
+class IdleTimes(Rows, frozen=True):
+    """Where idle time lies that activities of one GPU are charged with: times in ns.
+
+    Up to `launch_ns` it is before the launch call; from `unknown_ns` on its reason is unknown.
+    """
+
+    row: Index
+    begin_ns: Int64
+    launch_ns: Int64
+    unknown_ns: Int64
+    end_ns: Int64
+
+
 class Account(Struct, frozen=True):
     """What each activity of a GPU is charged with, and the time that none of them is."""
 
     columns: Mapping[str, Int64]
     """Columns in ns, a value per activity."""
+    idle: IdleTimes
+    """The idle time in the columns."""
     outside: OutsideGaps = NO_GAPS
 
 
@@ -150,7 +166,7 @@ def account(
         **gaps.charges(count),
         "hidden_ns": hidden,
     }
-    return Account(columns, gaps.outside)
+    return Account(columns, gaps.before.joined(gaps.behind), gaps.outside)
 
 
 def is_between_programs(gap_ns: Int64, span_ns: int) -> Mask:
@@ -170,20 +186,7 @@ def accounted(
     """The same with the columns of `launch_overheads`: all that a kernel table is charged with."""
     found = account(start_ns, duration_ns, kind, stream, launch_ns, host)
     overheads = launch_overheads(start_ns, duration_ns, kind, launch_ns, iteration)
-    return Account({**found.columns, **overheads}, found.outside)
-
-
-class IdleTimes(Rows, frozen=True):
-    """Where the idle time lies that rows of one GPU are charged with: times in ns.
-
-    Up to `launch_ns` it is before the launch call; from `unknown_ns` on its reason is unknown.
-    """
-
-    row: Index
-    begin_ns: Int64
-    launch_ns: Int64
-    unknown_ns: Int64
-    end_ns: Int64
+    return replace(found, columns={**found.columns, **overheads})
 
 
 def idle_times(
@@ -192,27 +195,24 @@ def idle_times(
     iteration: Int32,
     charges: Mapping[str, Int64],
     steps: StepSpans,
-) -> IdleTimes:
+) -> tuple[Index, Int64, Int64]:
     """The idle time before and after the rows of one GPU, from what they are charged with, the
-    columns `IDLE_COLUMNS`. What is after one ends with its step."""
-    after, unknown = charges["idle_after_ns"], charges["idle_unknown_ns"]
+    columns `IDLE_COLUMNS`: the rows, its begins and its ends. What is after one ends with its step.
+    """
+    after = charges["idle_after_ns"]
     before = charges["idle_ns"] - after
     rows, tails = np.flatnonzero(before), np.flatnonzero(after)
-    has_launch = launch_ns[rows] != NO_TIME
-    # In a queue that may hold unrecorded work the time from the launch call on isn't charged.
-    is_late = has_launch & (charges["idle_launch_ns"][rows] == 0) & (unknown[rows] == 0)
+    # In a queue that may hold unrecorded work the time from the launch call on isn't charged: of
+    # one with a lost launch before that call the time begins where a window opens.
+    from_call = launch_ns[rows] - before[rows]
+    in_queue = steps.opens_at(from_call) | (charges["idle_unknown_ns"][rows] == 0)
+    in_queue &= (launch_ns[rows] != NO_TIME) & (charges["idle_launch_ns"][rows] == 0)
     end = start_ns[rows]
-    end = np.where(is_late, np.minimum(end, launch_ns[rows]), end)
-    begin = end - before[rows]
-    lost = end - np.minimum(unknown[rows], before[rows])
-    launch = np.where(has_launch, np.clip(launch_ns[rows], begin, lost), begin)
-    found = IdleTimes(rows, begin, launch, lost, end)
+    end = np.where(in_queue, np.minimum(end, launch_ns[rows]), end)
     until = steps.ends_of(iteration[tails], start_ns[tails])
     tails, until = tails[until != NO_TIME], until[until != NO_TIME]
-    idle_from = until - after[tails]
-    lost = until - np.clip(unknown[tails] - before[tails], 0, after[tails])
-    lost = np.where(before[tails] > 0, lost, until - np.minimum(unknown[tails], after[tails]))
-    return found.joined(IdleTimes(tails, idle_from, lost, lost, until))
+    begins = end - before[rows], until - after[tails]
+    return np.concatenate([rows, tails]), np.concatenate(begins), np.concatenate([end, until])
 
 
 def _charged(owner: Index, amount: Int64, count: int) -> Int64:
@@ -243,26 +243,32 @@ class _Idle(Struct, frozen=True):
     owner: Index
     """The last activity of the step before, to which `begin` – `ended` is charged."""
 
-    def charges(self, count: int) -> dict[str, Int64]:
+    @property
+    def before(self) -> IdleTimes:
+        """The idle time that is charged to the next activities."""
         until = np.minimum(self.queued, self.end)
         # Launched after a lost launch, the next activity runs after it.
         is_after_lost = (self.launch == NO_TIME) | (self.lost < self.launch)
         lost = np.where(is_after_lost, np.clip(self.lost, self.left, until), until)
-        known = np.where(self.launch == NO_TIME, self.left, lost)
-        host = np.clip(self.launch, self.left, known) - self.left
-        after = np.clip(self.lost, self.begin, self.ended) - self.begin
-        tail = self.ended - self.begin
+        unknown = np.where(self.launch == NO_TIME, self.left, lost)
+        launch = np.clip(self.launch, self.left, unknown)
+        return IdleTimes(self.following, self.left, launch, unknown, until)
 
-        def charged(before: Int64, behind: Int64) -> Int64:
-            return _charged(self.following, before, count) + _charged(self.owner, behind, count)
+    @property
+    def behind(self) -> IdleTimes:
+        """The idle time that is charged to the last activities of steps."""
+        lost = np.clip(self.lost, self.begin, self.ended)
+        return IdleTimes(self.owner, self.begin, lost, lost, self.ended)
 
-        nothing = np.zeros_like(tail)
+    def charges(self, count: int) -> dict[str, Int64]:
+        behind = self.behind
+        both = self.before.joined(behind)
         return {
-            "idle_ns": charged(until - self.left, tail),
-            "idle_host_ns": charged(host, after),
-            "idle_launch_ns": charged(known - self.left - host, nothing),
-            "idle_unknown_ns": charged(until - known, tail - after),
-            "idle_after_ns": charged(nothing, tail),
+            "idle_ns": _charged(both.row, both.end_ns - both.begin_ns, count),
+            "idle_host_ns": _charged(both.row, both.launch_ns - both.begin_ns, count),
+            "idle_launch_ns": _charged(both.row, both.unknown_ns - both.launch_ns, count),
+            "idle_unknown_ns": _charged(both.row, both.end_ns - both.unknown_ns, count),
+            "idle_after_ns": _charged(behind.row, behind.end_ns - behind.begin_ns, count),
         }
 
     @property

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from threading import Lock
 from time import monotonic
 from types import FunctionType, ModuleType
@@ -61,6 +61,11 @@ class Memo:
         entry = self._entries.get(key)
         return entry is not None and entry.is_done
 
+    def values(self) -> Sequence[Any]:
+        """Those that are there."""
+        with self._lock:
+            return [entry.value for entry in self._entries.values() if entry.is_done]
+
     def __call__(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         """The value of a key, computed on first use; an error of `make` is not cached. Raises
         Cancelled in a thread whose work isn't wanted any more."""
@@ -75,38 +80,43 @@ class Memo:
                 entry.is_done = True
                 is_quick = monotonic() - begun_s < _QUICK_S
                 quick = self._quick_bytes
-                own = quick if is_quick else _bytes_held(entry.value, set(self._excluded))
+                own = quick if is_quick else _bytes_held(entry.value, self._excluded, set())
                 self._bytes += own
                 if self._bytes > self._most_bytes or len(self._entries) > self._most:
-                    self.trim(int(_KEPT * self._most_bytes))
+                    self.trim(int(_KEPT * self._most_bytes), least=1)
         value: T = entry.value
         return value
 
-    def trim(self, most_bytes: int) -> None:
-        """Drop what was used the longest ago: values share arrays, and take some only later."""
+    def trim(self, most_bytes: int, least: int = 0) -> None:
+        """Drop what was used the longest ago, but for the `least` latest values: values share
+        arrays, and take some only later."""
         with self._lock:
             seen, self._bytes = set(self._excluded), 0
             most = int(_KEPT * self._most)
             for place, (key, entry) in enumerate(reversed([*self._entries.items()])):
-                size = _bytes_held(entry.value, seen) if entry.is_done else 0
-                if place and (place >= most or (size and self._bytes + size > most_bytes)):
+                # What only dropped values hold is none that a kept one shares.
+                own = set[int]()
+                size = _bytes_held(entry.value, seen, own) if entry.is_done else 0
+                is_much = place >= most or (size and self._bytes + size > most_bytes)
+                if place >= least and is_much:
                     del self._entries[key]
                 else:
                     self._bytes += size
+                    seen |= own
             room = self._most_bytes - self._bytes
             # Measured again once there are twice as many, at the latest.
-            self._quick_bytes = min(max(room, 0) // len(self._entries), _QUICK_BYTES)
+            self._quick_bytes = min(max(room, 0) // max(len(self._entries), 1), _QUICK_BYTES)
 
 
-def _bytes_held(value: object, seen: set[int]) -> int:
+def _bytes_held(value: object, seen: Set[int], own: set[int]) -> int:
     """The memory of the arrays that a value holds, by variables of functions too, and that were
-    not seen before; what is mapped from a file takes none."""
+    not seen before; what is mapped from a file takes none. What it holds is added to `own`."""
     total, left = 0, [value]
     while left:
         each = left.pop()
-        if id(each) in seen or isinstance(each, _SHARED):
+        if id(each) in seen or id(each) in own or isinstance(each, _SHARED):
             continue
-        seen.add(id(each))
+        own.add(id(each))
         if isinstance(each, np.ndarray):
             total += each.nbytes if each.base is None else 0
             left.append(each.base)
@@ -154,6 +164,10 @@ class LazyMap(Mapping[Key, T]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._keys
+
+    def made(self) -> Iterable[T]:
+        """The values that are there."""
+        return self._memo.values()
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._keys)

@@ -99,6 +99,11 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}"
 
 
+def how_often(number: int) -> str:
+    """How many times a thing happens: `once`, `twice`, `3 times`."""
+    return ("once", "twice")[number - 1] if 1 <= number <= 2 else f"{number:,} times"
+
+
 def small(number: int) -> str:
     """A number in words if it is small: `seven`, `12`."""
     return _SMALL[number] if number < len(_SMALL) else str(number)

@@ -230,10 +230,10 @@ class HostTime(SideTable, frozen=True, eq=False):
             own = chosen[places]
             charges = {name: getattr(table, name)[own] for name in IDLE_COLUMNS}
             times = table.start_ns[own], table.launch_ns[own], table.iteration[own]
-            idle = idle_times(*times, charges, steps.spans(gpu))
-            owners.append(own[idle.row])
-            begins.append(idle.begin_ns)
-            ends.append(idle.end_ns)
+            charged, begin, end = idle_times(*times, charges, steps.spans(gpu))
+            owners.append(own[charged])
+            begins.append(begin)
+            ends.append(end)
         return np.concatenate(owners), np.concatenate(begins), np.concatenate(ends)
 
     def _placed(self, pieces: Index, gpu: Int32, begins: Int64, ends: Int64, rows: Index) -> Index:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import isin, median_of
 
 NO_STEP: Final = -1
 """The place of a step that there is none of."""
@@ -51,6 +51,10 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
         place = np.searchsorted(self.start_ns, time_ns, "right") - 1
         inside = (place >= 0) & (time_ns <= self.end_ns[place])
         return np.where(inside, place, NO_STEP)
+
+    def opens_at(self, time_ns: Int64) -> Mask:
+        """Whether a step that opens a window begins at each instant."""
+        return isin(time_ns, self.start_ns[self.opens_window])
 
     def ends_of(self, number: AnyArray, time_ns: Int64) -> Int64:
         """The end of the last step of each number that begins by a time; `NO_TIME` without one."""

@@ -111,7 +111,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
         ),
         shown=_shown(run, findings),
-        opens=lambda row: _with_baseline(findings[row].evidence, view),
+        opens=lambda row: _evidence(findings[row], view),
         headline=(_headline(known),),
         base=replace(base_of_steps(run, view), is_of_step=True),
         notes=(
@@ -130,7 +130,9 @@ def _shown(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
     return (*costs, CONFIDENCE.name, RULE.name, DETAIL.name)
 
 
-def _with_baseline(evidence: View, view: View) -> View:
+def _evidence(finding: Finding, view: View) -> View:
+    """The view that shows it, of the run as this view names it, with the same baseline."""
+    evidence = replace(finding.evidence, run=view.run)
     same = view.baseline is not None and view.baseline.path is None
     return replace(evidence, baseline=view.baseline) if same else evidence
 

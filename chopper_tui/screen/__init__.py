@@ -17,6 +17,7 @@ from textual.widgets import Input
 
 from chopper_core.model import address
 from chopper_core.model.charts import Lanes, StepBars
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.tables.mmap_columns import let_go
@@ -362,7 +363,7 @@ class Explorer(ScreenParts):
         loop = asyncio.get_running_loop()
         self._rests = (
             loop.call_later(_REST_S, run_in_thread, _give_back),
-            loop.call_later(_LONG_REST_S, run_in_thread, partial(_leave, self.run)),
+            loop.call_later(_LONG_REST_S, run_in_thread, _leave, self.home, self.run),
         )
 
     def _row_of(self, frame: Frame, label: str | None) -> int:
@@ -518,12 +519,15 @@ def _give_back() -> None:
     let_go()
 
 
-def _leave(run: object) -> None:
+def _leave(*runs: Run) -> None:
     """Leave to others on the node what was needed for places that were seen a while ago."""
-    if isinstance(run, Run):
-        run.memo.trim(_KEPT_AT_REST)
-        gc.collect()  # Much of it refers to itself.
-        _give_back()
+    for run in runs:
+        others = run.others
+        opened = others.made() if isinstance(others, LazyMap) else others.values()
+        for each in (run, *opened):
+            each.memo.trim(_KEPT_AT_REST)
+    gc.collect()  # Much of it refers to itself.
+    _give_back()
 
 
 def bindings_of(actions: Iterable[Action]) -> list[Binding]:

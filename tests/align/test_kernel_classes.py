@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import string
 from pathlib import Path
@@ -34,10 +33,7 @@ from chopper_core.work.kernel_classes import (
     kernel_classes,
     occurring,
 )
-
-REALDATA = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
-)
+from tests.realdata.conftest import FOLDER as REALDATA
 
 COMMUNICATION = {
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import NEVER, MemoryEvents
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from tests.realdata.conftest import FOLDER as REAL_DATA
 from tests.support import opened_events
 
-REAL_DATA = Path(
-    os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
-)
 QWEN = REAL_DATA / "mi300x_qwen05b.json.gz"
 GPU_TYPE, CPU_TYPE = 6, 0
 

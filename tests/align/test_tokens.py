@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.views.query import query
 from tests.align.traces import FLASH, TinyTrace, align
+from tests.realdata.conftest import FOLDER
 
 GATHER = "void at::native::indexSelectLargeIndex<float>()"
 QUERY = [2, 16, 512, 64]
@@ -164,12 +164,11 @@ REAL = {
 
 
 @pytest.mark.few(2)
-@pytest.mark.skipif("CHOPPER_REALDATA" not in os.environ, reason="needs real files")
 @pytest.mark.parametrize("name", REAL)
 def test_tokens_of_real_runs(name: str) -> None:
-    file = Path(os.environ["CHOPPER_REALDATA"], name)
+    file = FOLDER / name
     if not file.exists():
-        pytest.skip("the file is missing")
+        pytest.skip(f"no {file}")
     run = open_run(str(file))
     column = run.table.measured.get("tokens", np.full(1, np.nan))
     assert set(column[np.isfinite(column)].tolist()) == ({REAL[name]} if REAL[name] else set())

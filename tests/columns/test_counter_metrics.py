@@ -8,11 +8,9 @@ and F16, 4096 in F8, 256 in F32 and F64.
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections.abc import Mapping, Sequence
 from math import nan
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +24,7 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from tests.columns.test_unit_figures import FORMULAS
+from tests.realdata.conftest import FOLDER as REALDATA
 from tests.wording import Wording
 
 MI300X = Hardware(
@@ -81,9 +80,6 @@ TIME = "counter_duration_ns"
 MOPS = "SQ_INSTS_VALU_MFMA_MOPS_"
 VALU = "SQ_INSTS_VALU_"
 
-REALDATA = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
-)
 
 Counters = Mapping[str, Sequence[float]]
 

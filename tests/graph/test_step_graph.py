@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from chopper_core.model.table import NO_TIME, Kind
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.demo import demo_run
+from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo_data"
@@ -198,10 +198,9 @@ def test_the_demo_is_replayed_without_gaps() -> None:
 
 @pytest.mark.parametrize("name", ["mi300x_ddp4", "v100_dlrm_8rank"])
 def test_measured_runs_are_replayed_within_two_percent(name: str) -> None:
-    folder = os.environ.get("CHOPPER_REALDATA")
-    if not folder:
-        pytest.skip("CHOPPER_REALDATA isn't set")
-    assert step_error(open_run(str(Path(folder) / name))) < 0.02
+    if not (FOLDER / name).is_dir():
+        pytest.skip(f"no {FOLDER / name}")
+    assert step_error(open_run(str(FOLDER / name))) < 0.02
 
 
 def test_a_graph_of_no_rows_is_empty() -> None:

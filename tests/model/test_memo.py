@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice, permutations
 from threading import Barrier, Thread
 from time import sleep
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -75,6 +76,20 @@ def test_what_is_large_goes_first_where_less_is_to_be_kept() -> None:
     assert [memo.has((name,)) for name in ("frame", "replays", "place on the screen")] == [
         True, False, True,
     ]  # fmt: skip
+
+
+def test_what_goes_takes_no_other_values_memory_upon_itself() -> None:
+    """The timeline of a run holds the lanes of each GPU, which are values of their own."""
+    memo = Memo()
+    held = [ref(memo(("lane", gpu), partial(np.zeros, 1_000))) for gpu in range(4)]
+    memo(("timeline",), lambda: [each() for each in held])
+    memo.trim(10_000)
+    assert not memo.has(("timeline",)) and [memo.has(("lane", gpu)) for gpu in range(4)] == [
+        False, False, False, True,
+    ]  # fmt: skip
+    assert sum(each() is not None for each in held) == 1
+    memo.trim(0)
+    assert len(memo) == 0 and not any(each() is not None for each in held)
 
 
 def test_an_array_of_two_values_counts_once_and_what_is_apart_not_at_all() -> None:
@@ -145,6 +160,13 @@ def test_each_of_very_many_known_keys_is_made_once() -> None:
     for _ in range(2):
         assert [curves[key] for key in curves] == [(key,) for key in range(6000)]
     assert made == [*range(6000)]
+    assert [*curves.made()] == [(key,) for key in range(6000)]
+
+
+def test_only_what_was_made_is_there() -> None:
+    curves = LazyMap(range(3), str)
+    assert [*curves.made()] == []
+    assert curves[1] == "1" and [*curves.made()] == ["1"]
 
 
 def test_few_large_values_are_given_up_for_others_however_quick_they_are() -> None:

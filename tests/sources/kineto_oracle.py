@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from collections import Counter
 from decimal import Decimal
@@ -18,11 +17,6 @@ from msgspec.structs import astuple
 from chopper_core.model.traffic import traffic_of
 from chopper_core.sources.trace import Collective, Trace
 from chopper_core.tables.losses import ABSENT
-
-REAL_DATA = Path(
-    os.environ.get("CHOPPER_REALDATA")
-    or Path(__file__).resolve().parents[3] / "shared" / "realdata"
-)
 
 KERNELS = {"kernel": 0, "Kernel": 0, "gpu_memcpy": 1, "Memcpy": 1, "gpu_memset": 2, "Memset": 2}
 LAUNCHES = (

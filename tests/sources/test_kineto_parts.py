@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kineto_oracle import REAL_DATA, tables_of
+from kineto_oracle import tables_of
 from trace_layouts import LAYOUTS, Events
 
 from chopper_core.sources.kineto import parts
@@ -23,6 +23,7 @@ from chopper_core.tables.losses import Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent
 from chopper_core.util.workers import read_all
+from tests.realdata.conftest import FOLDER as REAL_DATA
 
 KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds": 1_000}
 Work = Callable[[Path, Progress], Any]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kineto_oracle import REAL_DATA, expected_tables, tables_of, text_of
+from kineto_oracle import expected_tables, tables_of, text_of
 from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
 
 from chopper_core.align.rank import align_rank
@@ -21,6 +21,7 @@ from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.ranks import find_traces
 from chopper_core.sources.trace import ActivityCategory
 from chopper_core.tables import bytes as byte_source
+from tests.realdata.conftest import FOLDER as REAL_DATA
 from tests.wording import Wording
 
 TRICKY_NAME = 'lambda {"a"}, {"ph": "X", [}],\n  {\n"traceEvents": [ \\" \\ \t \u00e9 \x01'

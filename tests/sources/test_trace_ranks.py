@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from kineto_oracle import REAL_DATA
 
 from chopper_core.ingest.open import open_run
 from chopper_core.sources.ranks import (
@@ -19,6 +18,7 @@ from chopper_core.sources.ranks import (
 )
 from chopper_core.util.errors import DataError
 from tests.align.traces import TinyTrace
+from tests.realdata.conftest import FOLDER as REAL_DATA
 from tests.wording import Wording
 
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "M", "cat": "x"}]})

@@ -25,6 +25,7 @@ from chopper_core.model.phrases import by_number
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
+from chopper_core.views.shared.told_findings import told
 from tests.demo import demo_run
 from tests.programs.bench import causes as bench
 from tests.programs.bench.causes import planted
@@ -209,3 +210,11 @@ def test_a_part_is_time_of_the_kind_of_its_whole(name: str) -> None:
     # Planted apart from late hosts, kernels next to communication are slow with and without them.
     (slowed,) = (whose for (rule, _), whose in shown if rule.name == "contention")
     assert slowed is None
+
+
+def test_evidence_is_of_the_run_as_it_is_asked_for() -> None:
+    """Findings are remembered with the run: another name that it was asked by leads nowhere."""
+    run = demo_run()
+    asked = query(run, View("R", name="findings"))
+    assert {asked.target(row).run for row in range(len(asked))} == {"R"}
+    assert {each.evidence.run for each in told(run, View(run.name))} == {run.name}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +17,9 @@ from chopper_core.views import view_spec
 from chopper_core.views.query import answer, query
 from chopper_core.views.shared import held_memory
 from tests.allocating import WEIGHTS, allocating_run, events_of
+from tests.realdata.conftest import FOLDER as REAL_DATA
 from tests.support import rows_of, sample_run
 
-REAL_DATA = Path(
-    os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
-)
 QWEN = REAL_DATA / "mi300x_qwen05b.json.gz"
 SCOPES = ((), ("0",), ("1",), ("1", "5"), ("1", "5", "forward"), ("0", "4", "forward", "1"))
 

@@ -270,7 +270,7 @@ def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
     if 0 < len(late.when) < len(stand.iterations):
         each = " per such step" if len(late.when) > 1 else " there"
     # Of what it does and how much longer it takes, the first with a figure.
-    text = why_late(stand, late, each, with_base=False)[0]
+    text = why_late(stand, late, each, with_base=False)
     return f"{kind}: {next((part for part in text.split(': ') if re.search('[0-9]', part)), text)}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ import pytest
 
 from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.sources.dispatches import DispatchRun
+from tests.realdata.conftest import FOLDER
 from tests.sources.counters.counter_writers import read_counters
 
-FOLDER = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[4] / "shared/realdata"
-)
 KNOWN = {
     "SQ_WAVES": 16384,
     "SQ_BUSY_CYCLES": 334738,

@@ -20,6 +20,7 @@ from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.sources.telemetry.databases import read as read_samples
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from tests.realdata.conftest import FOLDER
 from tests.sources.counters.counter_writers import (
     RELATIONS,
     fill_rocpd,
@@ -30,13 +31,7 @@ from tests.sources.counters.counter_writers import (
 )
 from tests.wording import Wording
 
-SCHEMA = (
-    Path(
-        os.environ.get("CHOPPER_REALDATA")
-        or Path(__file__).resolve().parents[4] / "shared/realdata"
-    )
-    / "rocpd_schema"
-)
+SCHEMA = FOLDER / "rocpd_schema"
 
 
 def official_rocpd(path: Path) -> Path:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[4] / "shared/realdata"
-)
+from tests.realdata.conftest import FOLDER
 
 
 @pytest.fixture(scope="session")
