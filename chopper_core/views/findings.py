@@ -154,10 +154,11 @@ def _headline(known: Checked, unknown: str) -> str:
             return facts(result, "memory snapshots alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
+    mark, per = context.run.mark("iteration_ns"), " per step" if context.has_iterations else ""
     return facts(
         result,
         unknown,
-        time(context.step_ns) + (" per step" if context.has_iterations else "") + _mean_of(context),
+        f"{mark}{time(context.step_ns)}{per}{_mean_of(context)}",
         f"{len(rules_of(context.run))} rules checked",
     )
 
