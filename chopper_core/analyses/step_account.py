@@ -339,6 +339,6 @@ def _sources(step: Step) -> str:
     telemetry = {"gfx_mhz": "clock", "power_w": "power"}
     lacks = [word for name, word in telemetry.items() if not is_measured(name, table)]
     if counters == "no counters" and len(lacks) == 2:
-        return "trace only"
+        return "telemetry is being read" if run.awaits_telemetry else "trace only"
     text = f"no {lacks[0]}" if len(lacks) == 1 else "no telemetry" if lacks else "telemetry"
     return facts(counters, text)
