@@ -77,6 +77,8 @@ _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the step, make no straggler where there are no collectives."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
+_PLACES: Final = ("phase", "layer", "operation")
+"""The levels by which compute that is the same on some peers is added up."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
 _NO_CHANCE: Final = ("work", "kernels")
@@ -210,17 +212,19 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         of the others."""
 
         def summed() -> tuple[Int64, Float64]:
+            """By all levels, as places x steps x peers: each kernel is looked at once."""
             table, same = self.table, own.take(own.is_same)
             first = same.rows[:, 0]
-            names, name = combined([table.column(level)[first] for level in levels])
+            names, name = combined([table.column(level)[first] for level in _PLACES])
             at = np.searchsorted(self.iterations, table.iteration[first])
             shape = len(names), len(self.iterations)
             sums = sums_by(name * shape[1] + at, same.durations_ns(), shape[0] * shape[1])
             return names, sums.reshape(*shape, len(own.gpus))
 
         def compared() -> tuple[Int64, Float64, Float64]:
-            names, each_ns = self._memo((own.gpus, levels), summed)
-            every = each_ns[:, list(when)].sum(axis=1)
+            places, each_ns = self._memo(("places", own.gpus), summed)
+            names, name = combined([places[:, _PLACES.index(level)] for level in levels])
+            every = sums_by(name, each_ns[:, list(when)].sum(axis=1).T, len(names))
             return names, every, beyond_others(every.T).T
 
         return self._memo(("places", own.gpus, when, levels), compared)

@@ -366,17 +366,14 @@ def _slowdown_during_waits(
     for at in places_by(code).values():
         during = np.take(waiting, at, axis=1)
         # What is left of them without their means is no more.
-        if _LESS * np.vdot(during, during) <= _MIN_VARIATION * during.size:
+        if not _varies(during) or not _varies(apart := _without_means(during)):
             continue
-        values = [np.take(took_ns, at, axis=1), during, np.take(other, at, axis=1)]
-        speed = 1 / np.maximum(values[0], 1)
+        beside = np.take(other, at, axis=1)
+        speed = 1 / np.maximum(np.take(took_ns, at, axis=1), 1)
         # A slow GPU's is as much lower in all of them.
-        speed = speed / speed.mean(axis=0, keepdims=True)
-        speed = speed / np.maximum(speed.mean(axis=1, keepdims=True), 1e-9)
-        fitted = np.stack([-speed, *values[1:]])
-        usual = fitted[1:].mean(axis=(1, 2))
-        fitted -= fitted.mean(axis=1, keepdims=True)
-        fitted -= fitted.mean(axis=2, keepdims=True)
+        speed /= speed.mean(axis=0, keepdims=True)
+        speed /= np.maximum(speed.mean(axis=1, keepdims=True), 1e-9)
+        fitted = np.stack([_without_means(-speed), apart, _without_means(beside)])
         flat = fitted.reshape(len(fitted), -1)
         products = flat @ flat.T
         normal = products[1:, 1:]
@@ -385,6 +382,18 @@ def _slowdown_during_waits(
             known = normal[np.ix_(used, used)], products[0, 1 + used]
             slope = np.linalg.lstsq(*known, 1e-3)[0]
             # Relative to the speed without either, instead of the mean one.
+            usual = np.array([during.mean(), beside.mean()])
             rate = slope[0] / max(1 + float(slope @ usual[used]), 1e-9)
             rates[at] = np.clip(rate, 0.0, _MAX_LOST)
     return rates
+
+
+def _varies(shares: Float64) -> bool:
+    return bool(_LESS * np.vdot(shares, shares) > _MIN_VARIATION * shares.size)
+
+
+def _without_means(values: Float64) -> Float64:
+    """Values of GPUs x occurrences without the means of each."""
+    apart: Float64 = values - values.mean(axis=0, keepdims=True)
+    apart -= apart.mean(axis=1, keepdims=True)
+    return apart

@@ -52,6 +52,7 @@ from chopper_core.util.grouping import (
     run_sizes,
     run_starts,
     run_sums,
+    runs_of,
     stable_order,
     sums_of,
 )
@@ -362,10 +363,11 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
         if not len(own):
             continue
         start, end = table.start_ns[rows[own]], table.start_ns[rows[own]] + wait[own]
-        begins, low, high = table.start_ns[piece], start.min(), end.max()
         # Of all compute that runs during a collective, one activity is charged with the overlap.
-        is_near = (begins < high) & (begins + table.duration_ns[piece] > low)
-        computes = piece.start + np.flatnonzero(is_near & (table.overlap_ns[piece] > 0))
+        computes = piece.start + np.flatnonzero(table.overlap_ns[piece] > 0)
+        begins = table.start_ns[computes]
+        is_near = (begins < end.max()) & (begins + table.duration_ns[computes] > start.min())
+        computes = computes[is_near]
         spans = SpansOfGpus.running(
             table.gpu[computes], table.start_ns[computes], table.duration_ns[computes]
         )
@@ -563,14 +565,20 @@ def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Flo
     before = np.empty(len(rows), np.int64)
     before[order] = sums - np.repeat(sums[first], run_sizes(first, len(order)))
     order = order[stable_order(lane[order])]
-    first = run_starts(lane[order])
-    turn = np.arange(len(order)) - np.repeat(first, run_sizes(first, len(order)))
-    later = np.flatnonzero(turn)
+    place, is_first = np.arange(len(order)), run_mask(lane[order])
+    later = np.flatnonzero(~is_first)
     last, total = order[later - 1], before
     total[order[later]] -= before[last] + exposed[last]
-    # Of all lanes at once: what is behind its first collective, its second one, and so on.
-    by_turn = later[stable_order(turn[later])]
-    for own in np.split(by_turn, run_starts(turn[by_turn])[1:]):
-        share, carried = hidden[order[own - 1]], total[order[own - 1]]
-        total[order[own]] += np.rint(share * carried).astype(np.int64)
-    return total
+    # Of all lanes at once: the collectives right behind one that hands nothing on, those behind
+    # them, and so on.
+    total, share = total[order], np.append(0.0, hidden[order[:-1]])
+    is_carried = ~is_first & (share != 0)
+    turn = place - np.maximum.accumulate(np.where(is_carried, 0, place))
+    by_turn = np.flatnonzero(is_carried)
+    by_turn = by_turn[stable_order(turn[by_turn])]
+    for _, own in runs_of(turn[by_turn]):
+        each = by_turn[own]
+        total[each] += np.rint(share[each] * total[each - 1]).astype(np.int64)
+    found = np.empty_like(total)
+    found[order] = total
+    return found

@@ -34,6 +34,7 @@ from chopper_core.analyses.samples import (
     sampled_columns,
     sampled_notes,
     totals_of,
+    without_totals,
 )
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_times import untraced_in
@@ -222,7 +223,11 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         total=totals_of(known),
         shown=known_columns(known, _SHOWN_ALONE),
         headline=headline,
-        notes=(*([run.status] if run.status else []), *sampled_notes(run)),
+        notes=(
+            *([run.status] if run.status else []),
+            *sampled_notes(run),
+            *without_totals(known),
+        ),
         charts=charts(found, run.origin_ns),
     )
 
