@@ -104,16 +104,11 @@ def view_module(name: str) -> ViewModule:
         return cast("ViewModule", import_module(_OF_SETS[name]))
     if (plugin := plugin_of(name)) is not None:
         return cast("ViewModule", plugin.load("SPEC", "answer"))
-    known = f"the views are {', '.join(views_of_one_run())}"
-    raise UsageError(f"unknown view {name!r}; {_titled(name) or known}")
-
-
-def _titled(words: str) -> str:
-    """Which view has a title or a place's name, as the header shows them; empty if none has."""
-    for name, tab in TABS.items():
-        if words.lower() in (tab.title.lower(), tab.name.lower(), PLACES[tab.place].lower()):
-            return f"{tab.name} is view={name}"
-    return ""
+    # People type what the header shows.
+    for each, tab in TABS.items():
+        if name.lower() in (tab.title.lower(), tab.name.lower(), PLACES[tab.place].lower()):
+            raise UsageError(f"unknown view {name!r}; {tab.name} is view={each}")
+    raise UsageError(f"unknown view {name!r}; the views are {', '.join(views_of_one_run())}")
 
 
 def views_of_one_run() -> tuple[str, ...]:
