@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -136,3 +138,42 @@ def sentences_in(path: Path) -> list[ast.Constant]:
         and " " in node.value
         and id(node) not in private
     ]
+
+
+SEVERAL: Final = "GPUs|hosts|kernels|calls|steps|copies|collectives|operations|clocks|ranks|layers"
+ONE: Final = "GPU|host|kernel|step|clock|stage|rank|layer"
+DISAGREE: Final = (
+    rf"(?:^|[.:;] )(?:[\w-]+ )?(?:{SEVERAL})(?: [\d ,and]+| on GPU \d+| in \w+)? "
+    r"(?:is|has|takes|leaves|runs|idles|waits|drops|does|starts|transfers|gets|blocks)\b",
+    rf"(?:^|[.:;] )(?:[\w-]+ )?(?:{ONE})(?: \d+)?(?:'s host)? "
+    r"(?:are|have|take|leave|run|idle|wait|drop|do|start|transfer|get|block)\b",
+    rf"(?<!of )(?<![\d.,:])1 (?:{SEVERAL}|times|activities|places|samples|files|records)\b"
+    r"(?! without|/)",  # not: a count next to its label, a rate
+    r"\b[\d.,]+ [KMGT]i?B (?:\([^)]*\) |of [\w ]+ )?are\b",
+)
+"""A subject, and a verb or number that doesn't go with it."""
+
+
+def test_subjects_and_verbs_agree() -> None:
+    """In all sentences that tests have written down, of one thing and of several."""
+    written = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("golden/*.json")]
+    sentences = [each for text in written for each in _texts(json.loads(text))]
+    assert len(sentences) > 500
+    wrong = re.compile("|".join(DISAGREE), re.IGNORECASE)
+    assert [each for each in sentences if wrong.search(each)] == []
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+
+
+@pytest.mark.parametrize("text", [
+    "Launch calls on GPU 1 leaves GPUs idle 3 ms a step", "The loss jumps 1 times",
+    "GPUs 0 and 2 runs at a 6 % lower clock", "GPU 3's host are 4 ms late", "2 GiB are left",
+])  # fmt: skip
+def test_what_does_not_agree_is_found(text: str) -> None:
+    assert any(re.search(pattern, text, re.IGNORECASE) for pattern in DISAGREE)

@@ -77,6 +77,8 @@ NEEDLESS: Final = frozenset(
 )
 """Causes that are no part of a step's own work."""
 OTHER_CALLS: Final = "other runtime calls"
+_SEVERAL: Final = frozenset((LAUNCH_CALLS, "copy calls", "events", OTHER_CALLS))
+"""Causes that are plural, as the subject of a sentence."""
 _CALLS: Final = (
     (re.compile(r"Synchronize"), "synchronisation"),
     (re.compile(r"Event|StreamWait"), "events"),
@@ -117,6 +119,11 @@ class HostCause(Struct, frozen=True):
             return self.what
         name = cut_text(self.name, _DETAIL)
         return f"{self.what} ({name})"
+
+    @property
+    def leaves(self) -> str:
+        """The verb of a sentence whose subject it is."""
+        return "leave" if self.what in _SEVERAL else "leaves"
 
     @property
     def is_of_trace(self) -> bool:

@@ -25,7 +25,7 @@ from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, MODEL_BYTES
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.phrases import listed, percent, time
+from chopper_core.model.phrases import count, listed, percent, time
 from chopper_core.model.table import NO_LABEL, KernelTable, Phase
 from chopper_core.util.arrays import Float64, Index, Int8, Mask
 from chopper_core.util.grouping import (
@@ -271,10 +271,16 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
             f"kernels that only copy tensors take {percent(took.share)} of the step",
             f": {first}",
         ),
-        f"{took.kernels:,.0f} kernels a step copy tensors into another layout or type and compute "
-        f"nothing: {named}; {took.text}{context.per_gpu} in all",
+        f"{_kernels(took, 'only copies', 'only copy')} tensors into another layout or "
+        f"type: {named}; {took.text}{context.per_gpu} in all",
         "operation",
     )
+
+
+def _kernels(took: Excess, does: str, do: str) -> str:
+    """Kernels a step as the subject of a sentence, with the verb of one and of several."""
+    number = round(took.kernels)
+    return f"{count(number, 'kernel')} a step {does if number == 1 else do}"
 
 
 @rule(
@@ -313,21 +319,21 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
 def _between_products(context: FindingsContext, rows: Index, own: Index) -> Index:
     """The places of some activities and of those around them, up to the products before and after
     on their stream; of those without near products, their own."""
-    table, count = context.table, len(rows)
+    table, number = context.table, len(rows)
     of_name = context.of_classes(MATRIX_CLASSES)[table.kernel[rows]]
     begins = run_mask(table.gpu[rows], table.stream[rows], table.iteration[rows])
     ends = of_name | begins
-    place = np.arange(count)
+    place = np.arange(number)
     before = np.maximum.accumulate(np.where(ends, place, 0))
-    after = np.minimum.accumulate(np.where(of_name, place, count)[::-1])[::-1]
+    after = np.minimum.accumulate(np.where(of_name, place, number)[::-1])[::-1]
     is_near = of_name[before[own]] & (after[own] - before[own] <= _MOST_BETWEEN + 1)
-    is_near &= (after[own] < count) & (before[after[own] - 1] == before[own])
+    is_near &= (after[own] < number) & (before[after[own] - 1] == before[own])
     is_near &= ~np.append(begins, True)[after[own]]
-    changes = np.zeros(count + 1, np.int64)
+    changes = np.zeros(number + 1, np.int64)
     near = own[is_near]
     np.add.at(changes, before[near] + 1, 1)
     np.add.at(changes, after[near], -1)
-    inside = np.cumsum(changes)[:count] > 0
+    inside = np.cumsum(changes)[:number] > 0
     inside[own] = True
     return np.asarray(np.flatnonzero(inside), np.intp)
 

@@ -179,7 +179,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         if where.startswith(" on GPU") or not cells.any():
             continue
         cause = own.main(own.by_cause) or HostCause(what)
-        taken = f"leaves {_idle_gpus(context)} {time(cost)}{a_step(context)}"
+        taken = f"{cause.leaves} {_idle_gpus(context)} {time(cost)}{a_step(context)}"
         drifts = _drift_in_text(context, own)
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
@@ -188,9 +188,9 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
                 (of_name if cause.is_of_trace else one_line)(
                     f"{shortened(what)}{_in_title(cause)} {taken}", where
                 ),
-                f"the hosts are in {cause.text}{where or (drifts and f'{drifts},')} for "
-                f"{time(cost)} of the {whole} that GPUs "
-                f"are idle{context.per_gpu} before launch calls",
+                f"{_hosts(context)} in {cause.text}{where or (drifts and f'{drifts},')} for "
+                f"{time(cost)} of the {whole} that {_gpus_are(context)} idle{context.per_gpu} "
+                "before launch calls",
                 context.with_view("launch", "host", sort="-idle_host_ns"),
                 Cost.HOST,
                 cost,
@@ -232,7 +232,7 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
         idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
         taken = f"{time(more)} more{a_step(context)}"
         yield context.finding(
-            one_line(f"{what}{_in_title(cause)} leaves GPU {gpu} idle {taken}"),
+            one_line(f"{what}{_in_title(cause)} {cause.leaves} GPU {gpu} idle {taken}"),
             f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
             f"{place_of_most(context.run, own)}, {time(more)} more than the other GPUs; its host "
             "is late for other reasons, too",
@@ -407,8 +407,8 @@ def _bound(
         otherwise = "work waits in queue"
         doing = _what_waits(context, late)
         if main is not None and (main.what in WAITING or main.what == LAUNCH_CALLS):
-            blocks = "block" if main.what in WAITING else "are"
-            doing += f"; the hosts {blocks} in {main.text} for {_share(charges, main)} of that time"
+            hosts = _hosts(context, *(("blocks", "block") if main.what in WAITING else ()))
+            doing += f"; {hosts} in {main.text} for {_share(charges, main)} of that time"
         unreplayed = f"the trace doesn't say what the work waits for: {_MAY_WAIT_FOR}"
         if main is not None and main.what in WAITING:
             call, blocked = shortened(main.name or main.what), _part(charges, main)
@@ -474,12 +474,12 @@ def _bound(
         places = dict.fromkeys((f"{layer}{where}", f"{layer}{when}", where, when, layer))
         texts = (*(f"{main.what}{named}{each}" for each in places), f"{main.what}{when}")
         short = (text for text in texts if len(text) <= MAX_TITLE - _ROOM)
-        what = f"{next(short, main.what)} leaves {_idle_gpus(context)} {{taken}}"
+        what = f"{next(short, main.what)} {main.leaves} {_idle_gpus(context)} {{taken}}"
         is_name = main.is_of_trace
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     taken = f"{time(own_ns)}{a_step(context)}"
     if differs(own_ns, cost_ns):
-        doing += f"; with the other reasons for which hosts are late it costs {time(cost_ns)}"
+        doing += f"; with the other reasons for late hosts it costs {time(cost_ns)}"
     yield context.finding(
         (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",
@@ -581,6 +581,15 @@ def _idle_gpus(context: FindingsContext) -> str:
     return "GPUs idle" if len(context.gpus) > 1 else "the GPU idle"
 
 
+def _gpus_are(context: FindingsContext) -> str:
+    return "GPUs are" if len(context.gpus) > 1 else "the GPU is"
+
+
+def _hosts(context: FindingsContext, does: str = "is", do: str = "are") -> str:
+    """The hosts as the subject of a sentence, with the verb of one and of several."""
+    return f"the hosts {do}" if len(context.gpus) > 1 else f"the host {does}"
+
+
 def _are(charges: HostCharges, *whats: str) -> Mask:
     """Which causes are one of some things."""
     return np.array([each.what in whats for each in charges.causes], np.bool_)
@@ -610,7 +619,7 @@ def _other_causes(context: FindingsContext, late: list[LatePhase], charges: Host
     large = [at for at in order if ns[at] >= CAUSE.share * whole]
     causes = [charges.causes[at] for at in large if charges.causes[at] != charges.main(ns)]
     named = ", ".join(f"{each.text} {_share(charges, each)}" for each in causes)
-    hosts = f"; during that time the hosts are in {named}" if named else ""
+    hosts = f"; during that time {_hosts(context)} in {named}" if named else ""
     if 2 * ns[large].sum() >= whole:
         return hosts
     by_place = sums_of(charges.ns, charges.place, len(HostPlace)) / whole
@@ -730,7 +739,9 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     where = "at the end" if at_end else f"in {context.phase(place.phase)}"
     doing, by = _doing(context, late), "host" if at_end else "gpu"
     cost_ns = _of_latest(context, late)
-    unseen = "" if doing else "; nothing in the trace shows what the hosts do then"
+    gpus = {each.gpu for each in late}
+    hosts = "the hosts do" if len(gpus) > 1 else "the host does"
+    unseen = "" if doing else f"; nothing in the trace shows what {hosts} then"
     if is_one:
         when = f" of step {place.iteration}" if context.has_iterations else ""
         usual_ns = place.idle_ns - place.lost_ns
@@ -738,7 +749,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         sentence = (
             f"GPU {place.gpu}'s host is late {where}{when}{_layers(context, place)}{doing}: the "
             f"GPU is idle for {time(place.idle_ns)} before launch calls there ({usual})"
-            f"{unseen.replace('hosts do', 'host does')}"
+            f"{unseen}"
         )
         title = one_line(
             f"GPU {place.gpu}'s host is {time(place.lost_ns)} late {where}",
@@ -758,21 +769,22 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
             for place in late
         ]
         more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
+        who = f"GPU {place.gpu}'s host is" if len(gpus) == 1 else "hosts are"
+        idle = "the GPU is" if len(gpus) == 1 else "GPUs are"
         sentence = (
-            f"hosts are late at {len(late)} places {where}{' of steps' * at_end}{doing}, but "
-            f"not elsewhere: GPUs are idle there before launch calls for "
+            f"{who} late at {len(late)} places {where}{' of steps' * at_end}{doing}, but "
+            f"not elsewhere: {idle} idle there before launch calls for "
             f"{'; '.join(each[:_MAX_LISTED])}{more}{unseen}"
         )
-        if len({place.gpu for place in late}) > 1:
+        if len(gpus) > 1:
             sentence += f"; of each step, the GPU that is latest counts: {time(cost_ns)}"
             sentence += context.each
         taken = f": {time(cost_ns)}{a_step(context)}"
         short = doing.partition(" (")[0].removeprefix(",")
         texts = (f"{where},{short}" if short else where, short, where)
-        titles = [f"hosts are late at {len(late)} places {own.strip()}{taken}" for own in texts]
+        titles = [f"{who} late at {len(late)} places {own.strip()}{taken}" for own in texts]
         title = one_line(next((each for each in titles if len(each) <= MAX_TITLE), titles[-1]))
     cells = np.logical_or.reduce([_cells_of(context, place) for place in late])
-    gpus = {each.gpu for each in late}
     changes: tuple[str, ...] | None = None
     is_known = any(map(doing.count, NEEDLESS))
     if len(gpus) > 1 and not at_end and not is_known:

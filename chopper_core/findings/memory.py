@@ -20,7 +20,7 @@ from chopper_core.analyses.memory import (
 from chopper_core.analyses.training import training_of
 from chopper_core.findings.rule import Cost, Finding, FindingsContext, Group, rule, threshold
 from chopper_core.findings.titles import in_short, one_line
-from chopper_core.model.phrases import count, listed, percent
+from chopper_core.model.phrases import how_often, listed, percent
 from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.training import UNKNOWN
 from chopper_core.model.view import View
@@ -93,7 +93,7 @@ def out_of_memory(context: FindingsContext) -> Iterator[Finding]:
     if not found:
         return
     first = found[0]
-    others = f" (and {count(len(found) - 1, 'time')} more)" if len(found) > 1 else ""
+    others = f" (and {how_often(len(found) - 1)} more)" if len(found) > 1 else ""
     ranks = sorted({each.rank for each in found if each.rank != UNKNOWN})
     more = f" Ranks: {listed(map(str, ranks), 8)}." if len(ranks) > 1 else ""
     yield _finding(
@@ -140,7 +140,7 @@ def _growth(context: FindingsContext, found: Sequence[MemoryGrowth], capacity: f
     full = ""
     if capacity > grown.last_bytes:
         at = grown.last + (capacity - grown.last_bytes) / grown.each_bytes
-        full = f". At this rate the GPU's {size_text(capacity)} are full at step {round(at):,}"
+        full = f". At this rate the GPU's {size_text(capacity)} is full at step {round(at):,}"
     operator = f". Most of it is allocated by {grown.operator}" if grown.operator else ""
     return _finding(
         context,
@@ -174,7 +174,7 @@ def fragmented(context: FindingsContext) -> Iterator[Finding]:
     unused = most.reserved_bytes - most.allocated_bytes
     yield _finding(
         context,
-        f"{size_text(unused)} of the reserved memory{whose} ({percent(most.fragmented)}) are "
+        f"{size_text(unused)} of the reserved memory{whose} ({percent(most.fragmented)}) is "
         f"unused at the peak{others}",
         f"{size_text(most.reserved_bytes)} reserved, {size_text(most.allocated_bytes)} allocated. "
         "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and avoid shapes that vary.",
@@ -201,9 +201,9 @@ def little_memory(context: FindingsContext) -> Iterator[Finding]:
     left = max(least.capacity_bytes - least.reserved_bytes, 0.0)
     yield _finding(
         context,
-        f"{size_text(left)} of memory are left{whose}: {percent(max(least.free, 0.0))} of "
+        f"{size_text(left)} of memory is left{whose}: {percent(max(least.free, 0.0))} of "
         f"{size_text(least.capacity_bytes)}",
-        f"{size_text(least.reserved_bytes)} are reserved at the peak, before what lies outside "
+        f"{size_text(least.reserved_bytes)} is reserved at the peak, before what lies outside "
         f"PyTorch's allocator.{_holders(context)}",
         is_repeated=len(full) > 1,
     )

@@ -27,7 +27,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.model.column_names import AT_PEAK, CYCLES
-from chopper_core.model.phrases import by_number, count, level_title, percent, time
+from chopper_core.model.phrases import by_number, level_title, others, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import (
     MODEL_PHASES,
@@ -149,14 +149,13 @@ def _sources(context: FindingsContext) -> Gaps:
 
 def _counters(context: FindingsContext) -> Gaps:
     counted = {source.gpu for source in context.run.counters} & set(context.gpus)
-    others = len(context.gpus) - len(counted)
-    if counted and others:
+    number = len(context.gpus) - len(counted)
+    if counted and number:
         yield (
             f"only {gpus_in_short(context, sorted(counted))} "
             f"{'has' if len(counted) == 1 else 'have'} hardware counters",
             f"only {context.gpus_text(sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
-            f"hardware counters: what limits the compute of the {count(others, 'other GPU')} is "
-            "unknown",
+            f"hardware counters: what limits the compute of {others(number)} is unknown",
             context.with_view("overheads", "gpu", sort="-unmodelled_pct"),
         )
 

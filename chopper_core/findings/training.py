@@ -27,7 +27,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.model.phrases import by_number, count, percent, time
+from chopper_core.model.phrases import by_number, count, how_often, percent, small, time
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import means_of, median_of, ratios
@@ -234,11 +234,18 @@ def loss_spikes(context: FindingsContext) -> Iterator[Finding]:
     both = sum(each > 0 for each in slow)
     yield _finding(
         context,
-        f"The loss jumps {count(len(places), 'time')}, {both} of them next to a long step",
+        f"The loss jumps {how_often(len(places))}{_next_to_long(both, len(places))}",
         f"At {', '.join(shown)}{more}.",
         _view(context, "step"),
         is_repeated=len(places) > 1,
     )
+
+
+def _next_to_long(both: int, number: int) -> str:
+    """How many of some jumps are next to a long step, as the end of a phrase."""
+    if number == 1:
+        return ", next to a long step" if both else ""
+    return f", {small(both) if both else 'none'} of them next to a long step"
 
 
 def _spikes(loss: Float64) -> Index:
@@ -322,7 +329,7 @@ def restarts(context: FindingsContext) -> Iterator[Finding]:
     firsts = by_number("step", [each.first for each in found])
     yield _finding(
         context,
-        f"The job was started again {count(len(found), 'time')}: "
+        f"The job was started again {how_often(len(found))}: "
         f"{', '.join(filter(None, parts)) or 'nothing was run again'}",
         f"At {firsts}.",
         _view(context, "attempt"),

@@ -19,6 +19,7 @@ from chopper_core.ingest.logs import ReadLogs, read_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, TelemetrySource
 from chopper_core.model.overrides import Overrides
+from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
@@ -241,7 +242,8 @@ def status_of(
     """
     empty = {rank for _, rank in _stopped_files(found)}
     if empty:
-        files = f"{len(empty)} of {len(gpus)} ranks have" if len(gpus) > 1 else "the rank has"
+        has = "has" if len(empty) == 1 else "have"
+        files = f"{len(empty)} of {len(gpus)} ranks {has}" if len(gpus) > 1 else "the rank has"
         return f"{_STOPPED}: {files} empty files"
     if not power or not any(each.by_rank for each in read):
         return ""
@@ -253,7 +255,8 @@ def status_of(
     ]
     if short:
         samples, rank = min(short)
-        return f"{_STOPPED}: {samples} samples of power of rank {rank}, fewer than {FEWEST_SAMPLES}"
+        few = f"{count(samples, 'sample')} of power of rank {rank}"
+        return f"{_STOPPED}: {few}, fewer than {FEWEST_SAMPLES}"
     is_dark = all(each.area <= 0 for each in power.values())
     return f"{_STOPPED}: no GPU draws any power" if is_dark else ""
 

@@ -129,7 +129,7 @@ def test_a_job_that_fails_and_starts_again(tmp_path: Path) -> None:
     for each in (run, read_store(tmp_path / "store")):
         found = failed_allocations(each)
         assert [(one.attempt, one.step) for one in found] == [(0, 20), (1, 30), (2, 40)]
-    assert titles(run)["out-of-memory"][0].endswith("(and 2 times more)")
+    assert titles(run)["out-of-memory"][0].endswith("(and twice more)")
 
 
 def test_the_table_of_runs_says_what_ended_a_job(tmp_path: Path, wording: Wording) -> None:

@@ -219,7 +219,7 @@ def test_memory_power_is_no_part_of_the_energy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("samples", [1, 9])
 def test_a_short_run_was_stopped(samples: int, tmp_path: Path, wording: Wording) -> None:
     run = open_run(str(directory(tmp_path, 2, samples)), jobs=1)
-    wording(run.status, "OOM", f"{samples} samples", "rank 0")
+    wording(run.status, "OOM", f"{samples} sample{'' if samples == 1 else 's'} of", "rank 0")
     assert run.status in frame(run, "overview").headline
     assert "energy" not in frame(run, "overview").headline[0]
     assert run.status in frame(run, "findings").labels

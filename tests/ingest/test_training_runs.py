@@ -136,7 +136,7 @@ def test_restarts(tmp_path: Path, wording: Wording) -> None:
     frame = query(run, parse("R?view=training&by=attempt"))
     assert frame.labels == ("start 1", "start 2") or list(frame.labels) == ["start 1", "start 2"]
     assert frame.values["steps_again"].at(1) == 20
-    wording.among(sentences(run), "1 time", "20 steps", "step 101")
+    wording.among(sentences(run), "again once", "20 steps", "step 101")
 
 
 def test_equal_lines_of_two_files_count_once(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_periodic_steps_data_and_spikes(tmp_path: Path, wording: Wording) -> Non
     assert all(("10 times" in text) == ("Every 100" in text) for text in periods)
     wording.among(found, "20.0 %", "data")
     (spike,) = (text for text in found if text.startswith("The loss jumps"))
-    wording(spike, "1 time,", "1 of them", "step 333")
+    wording(spike, "jumps once, next to a long step", "step 333")
 
 
 def test_throughput_that_falls(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Scope, Values, column
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import facts, level_title
+from chopper_core.model.phrases import count, facts, level_title
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
 from chopper_core.model.units import time_text
@@ -95,7 +95,7 @@ def answer(run: Run, view: View) -> ViewResult:
             *dict.fromkeys(("idle_ns", *used)),
             "least_latency_ns",
         ),
-        headline=_headline(whole, base.words, gpus, depths.mean(axis=1), is_known=is_known),
+        headline=_headline(run, whole, base.words, gpus, depths.mean(axis=1), is_known=is_known),
         notes=(*clock_notes, *_notes(whole)),
         charts=tuple(charts),
     )
@@ -134,10 +134,16 @@ def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Float64, F
 
 
 def _headline(
-    whole: Mapping[str, float], base: str, gpus: Sequence[int], depth: Float64, *, is_known: bool
+    run: Run,
+    whole: Mapping[str, float],
+    base: str,
+    gpus: Sequence[int],
+    depth: Float64,
+    *,
+    is_known: bool,
 ) -> tuple[str, ...]:
     def ms(name: str, words: str) -> str:
-        return f"{time_text(whole[name])} {words}" if whole[name] else ""
+        return f"{run.mark(name)}{time_text(whole[name])} {words}" if whole[name] else ""
 
     def largest(parts: Mapping[str, str]) -> str:
         name = max(parts, key=lambda each: whole[each])
@@ -175,6 +181,10 @@ def _notes(whole: Mapping[str, float]) -> list[str]:
     return notes
 
 
+def _start(number: int) -> str:
+    return f"{count(number, 'activity')} {'starts' if number == 1 else 'start'}"
+
+
 def _clock_notes(run: Run, view: View) -> list[str]:
     """How far host and GPU clocks can disagree, by the shortest time from a launch to a start."""
     nodes = run.tree_of(view).split(view.path, ("gpu",))
@@ -183,8 +193,8 @@ def _clock_notes(run: Run, view: View) -> list[str]:
     if least.min() < 0:
         early = nodes.sum_of(lambda table, rows: waited_ns(table, rows) < 0)
     notes = [
-        f"GPU {nodes.codes('gpu')[place]}: {early[place]} activities start before their launch, by "
-        f"up to {-least[place] / 1e3:.1f} µs: its clock is at least that far behind the host's"
+        f"GPU {nodes.codes('gpu')[place]}: {_start(int(early[place]))} before launch, by up to "
+        f"{-least[place] / 1e3:.1f} µs: its clock is at least that far behind the host's"
         for place in np.flatnonzero(early).tolist()
     ]
     fine = least[(early == 0) & (least != NEVER)]

@@ -249,8 +249,11 @@ def _notes(
     within = sum(lane.overlapping for lane in lanes if lane.stream is not EVERY_STREAM)
     if within:
         notes.append(
-            f"{within} activities start while another one runs on their stream; the kinds of a "
+            f"{within:,} activities start while another one runs on their stream; the kinds of a "
             "cell may add up to more than the cell"
+            if within > 1
+            else "1 activity starts while another one runs on its stream; the kinds of a cell may "
+            "add up to more than the cell"
         )
     if not {_CLOCK, "power_w"} & set(run.signal_names):
         notes.append("no clock and no power: the run has no telemetry of them")
