@@ -81,6 +81,8 @@ _PLACES: Final = ("phase", "layer", "operation")
 """The levels by which compute that is the same on some peers is added up."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
+_NO_CHANCE: Final = ("work", "kernels")
+"""Those of the causes that no GPU has by chance."""
 _MAX_EXPLAINED: Final = 64
 """GPUs whose lag is explained one by one, those that delay the others most."""
 
@@ -126,7 +128,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
     same as it would be if no collective next to it waited for others; `work`, all other compute,
     of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
-    in the step; `launch`, the rest of the idle time; `copies`, exposed ones."""
+    in the step; `launch`, the rest of the idle time; `copies` and `comm`, exposed ones."""
 
     @property
     def table(self) -> KernelTable:
@@ -254,6 +256,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             found = self._late_by(place, own)
             if late and not self._is_of_its_own(found, late):
                 continue
+            if found.cause is None and not self._waits_less(found):
+                continue
             rest = np.where(np.isin(np.arange(len(own)), found.delayed), 0.0, own)
             again = self._late_by(place, rest) if rest.max() > self._least_once_ns else None
             if again is None or again.cause in (None, found.cause):
@@ -276,6 +280,12 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         others = max(self.delays_ns[one.place, delayed].mean() for one in late)
         return found.cause is not None and found.once_ns > MIN_OF_OTHERS * float(others)
 
+    def _waits_less(self, found: Straggler) -> bool:
+        """Whether a GPU communicates alone for less time than its peers, who wait for it. Where it
+        doesn't, it comes last because it waited itself, as in another process group."""
+        more = self.extra("comm", found.delayed)[found.place]
+        return not more >= -MIN_CAUSE_SHARE * self.typical_ns
+
     @cached_property
     def _late(self) -> Index:
         """The places of the GPUs that delay the others, the one that delays them most first."""
@@ -293,11 +303,13 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _least_once_ns(self) -> float:
         """What a GPU delays a step by at least, to be late then: more than is usual by chance.
 
-        More work is no chance: those that have it in turn may be late in every step.
+        Neither more work nor slower kernels are chance: those that have them in turn may be late
+        in every step.
         """
         assert self.delays_ns is not None
-        by_work = self.beyond_peers(self.each["work"]) > _MIN_EXPLAINED * self.delays_ns
-        by_chance = self.delays_ns[~by_work | (self.delays_ns <= 0)]
+        by_work = np.max([self.beyond_peers(self.each[word]) for word in _NO_CHANCE], axis=0)
+        is_work = by_work > _MIN_EXPLAINED * self.delays_ns
+        by_chance = self.delays_ns[~is_work | (self.delays_ns <= 0)]
         usual = float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
         return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
 
@@ -513,6 +525,7 @@ def _side_by_side(
         "host": summed("idle_host_ns"),
         "launch": summed(*launch_idle(run)),
         "copies": summed("exposed_copy_ns"),
+        "comm": summed("exposed_comm_ns"),
     }
     delays = None
     if chosen is not None and chosen.complete.any():

@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
     run_sizes,
     run_starts,
     stable_order,
+    sums_of,
     united,
 )
 
@@ -85,7 +86,8 @@ MAX_MATCHED: Final = 1 << 21
 """With more activities, evenly chosen steps are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
 _MIN_SHARED: Final = 0.5
-"""The share of activities in the same phase, layer and operation that makes GPUs peers."""
+"""The share of activities in the same phase, layer and operation, or of their time, that makes
+GPUs peers."""
 
 
 def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurrences, ...]:
@@ -156,19 +158,31 @@ def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
     rows = np.concatenate(parts)
     names, cell = combined([table.column(level)[rows] for level in levels])
     ends = np.cumsum([len(own) for own in parts])
-    counts = [counts_of(own, len(names)) for own in np.split(cell, ends[:-1])]
+    cells = np.split(cell, ends[:-1])
+    counts = [counts_of(own, len(names)) for own in cells]
+    # One that runs many small kernels more, as an optimizer that isn't fused, is a peer still.
+    times = [
+        sums_of(table.duration_ns[rows], own, len(names))
+        for rows, own in zip(parts, cells, strict=True)
+    ]
     gpus = [int(table.gpu[own[0]]) for own in parts]
     found: list[list[int]] = []
-    for place, count in enumerate(counts):
+    for place, gpu in enumerate(gpus):
         for own in found:
-            first = counts[own[0]]
-            is_peer = np.minimum(count, first).sum() >= _MIN_SHARED * np.maximum(count, first).sum()
-            if is_peer and stages.isdisjoint(frozenset((gpus[place], gpus[peer])) for peer in own):
+            is_alike = any(
+                _share(each[place], each[own[0]]) >= _MIN_SHARED for each in (counts, times)
+            )
+            if is_alike and stages.isdisjoint(frozenset((gpu, gpus[peer])) for peer in own):
                 own.append(place)
                 break
         else:
             found.append([place])
     return [[parts[place] for place in own] for own in found]
+
+
+def _share(one: Numbers, other: Numbers) -> float:
+    """The part of either that both have, of all that they have."""
+    return float(np.minimum(one, other).sum() / max(np.maximum(one, other).sum(), 1))
 
 
 def _stages(run: Run) -> frozenset[frozenset[int]]:

@@ -427,6 +427,8 @@ def by_ends(
 
 
 _MIN_PEERS: Final = 2
+_AMONG_LAST: Final = 0.5
+"""The share of the longest lag of a step from which on others aren't hidden behind it."""
 
 
 def delays_in(
@@ -449,6 +451,10 @@ def delays_in(
     tensor and data parallelism, the one that it delays most counts, because a delay in one is a
     delay in the next.
 
+    Where compute hides the waiting, it ends in a later transfer that compute no longer hides. So a
+    GPU for which the others wait, hidden or not, delays them at least by the exposed communication
+    that they have more than it, if it is among the last of them.
+
     What a GPU is late for by waiting is the delay of one that it exchanges with, as far as that
     takes longer than its own peers (`extra_ns`, as the delays): the first stage of a pipeline
     delays the second one's peers.
@@ -459,7 +465,7 @@ def delays_in(
     for number, own in enumerate(peers):
         kin[list(own)] = number
     key = ("lateness", peers, scope.iterations)
-    team_of, *late_ns = run.memo(key, lambda: _lateness(found, kin))
+    team_of, *late_ns, behind_ns = run.memo(key, lambda: _lateness(found, kin))
     chosen = np.isin(table.gpu[scope.rows], gpus) & np.isin(table.iteration[scope.rows], iterations)
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])
@@ -473,14 +479,20 @@ def delays_in(
     first, first_of_side = run_starts(place[of_gpu]), run_starts(side[of_side])
     seated = place[of_gpu[first]]
 
-    def most(of_members: Int64) -> Float64:
-        late = sums_of(of_members[members], seat * count + when, len(cell)).astype(np.float64)
-        beyond = np.nan_to_num(late - others_median_of(late, cell)).reshape(-1, count)
+    def beyond_others_of(of_rows: Int64) -> Float64:
+        sums = sums_of(of_rows, seat * count + when, len(cell)).astype(np.float64)
+        return np.nan_to_num(sums - others_median_of(sums, cell)).reshape(-1, count)
+
+    def most(beyond: Float64) -> Float64:
         delays = np.zeros((len(gpus), count))
         delays[seated] = np.maximum(run_maxima(beyond[of_gpu], first), 0.0)
         return delays
 
-    delays, passed_on = map(most, late_ns)
+    delays, passed_on = (most(beyond_others_of(each[members])) for each in late_ns)
+    less = -beyond_others_of(table.exposed_comm_ns[rows])
+    least = _AMONG_LAST * run_maxima(less[of_side], first_of_side)[side]
+    hidden = np.where(less > least, np.minimum(beyond_others_of(behind_ns[members]), less), 0.0)
+    delays = np.maximum(delays, most(hidden))
     of_team = run_starts(team[of_side[first_of_side]])
     if len(of_team) < len(first_of_side):
         # The end of an iteration delays the next one.
@@ -501,9 +513,9 @@ def _most_of_others(values: Float64, first: Index) -> Float64:
     return np.where(is_most, np.where(several, most, next_most)[run], most[run])
 
 
-def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:
+def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64, Int64]:
     """The set of GPUs of each collective, and how long the others wait for each kernel, exposed:
-    for its own work, and for what its GPU waited for.
+    for its own work, and for what its GPU waited for; and for its own work, hidden waits included.
 
     `kin` is the set of peers of each GPU, as a number.
     """
@@ -529,11 +541,13 @@ def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:
     for each in (late, waited):
         each[sizes[side] < _MIN_PEERS] = 0
     # A stage of a pipeline waits for the stage before it by design.
-    share[found.of_kind(PAIRWISE)] = 0.0
+    is_pairwise = found.of_kind(PAIRWISE)
+    share[is_pairwise] = 0.0
+    behind = np.where(is_pairwise[found.member_set], 0, late)
     late, waited = (
         np.rint(each * share[found.member_set]).astype(np.int64) for each in (late, waited)
     )
-    return team, late, waited
+    return team, late, waited, behind
 
 
 def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Float64) -> Int64:

@@ -130,7 +130,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if untraced:
         alone = f"{len(untraced)} of {len(found)} GPUs have telemetry alone"
         notes = (f"{alone}: their steps are those of the other GPUs", *notes)
-    headline = _headline(found, energy)
+    headline = _headline(found, energy, busy_mhz=_busy_mhz(run, view, found))
     if by != "gpu":
         rows, own, line = of_groups(run, gpus, by, own, energy)
         headline = (*headline, *line)
@@ -285,16 +285,24 @@ def _by_label(
         ],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        headline=_headline(found, energy),
+        headline=_headline(found, energy, busy_mhz=_busy_mhz(run, view, found)),
         notes=_notes(found),
         charts=energy_bars(by, rows.labels, joules / divisors),
     )
+
+
+def _busy_mhz(run: Run, view: View, found: list[GpuSamples]) -> Float64:
+    """The clock of each GPU over its activities, as the tree has it; NaN of one without a trace."""
+    rows = Partition.of(run.tree_of(view), view, "gpu")
+    known = dict(zip(rows.labels, METRICS["gfx_mhz"].compute(rows.scope(run)).known(), strict=True))
+    return np.array([known.get(str(gpu.gpu), np.nan) for gpu in found])
 
 
 def _headline(
     found: list[GpuSamples],
     energy: StepEnergy | None = None,
     known_means: Mapping[str, Float64] = {},
+    busy_mhz: Float64 | None = None,
 ) -> tuple[str, ...]:
     def means(signal: str) -> Float64:
         if signal in known_means:
@@ -306,7 +314,8 @@ def _headline(
     first, second = [], []
     power, several = means("power_w"), len(found) > 1
     # A GPU that idles longer has a lower mean clock, and isn't slower.
-    gfx, when = np.array([gpu.busy.mean() for gpu in found]), "while busy"
+    sampled_mhz, when = np.array([gpu.busy.mean() for gpu in found]), "while busy"
+    gfx = sampled_mhz if busy_mhz is None else np.where(np.isnan(busy_mhz), sampled_mhz, busy_mhz)
     if not np.isfinite(gfx).any():
         gfx, when = means("gfx_mhz"), "on average"
     if np.isfinite(power).all():
