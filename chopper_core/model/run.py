@@ -189,7 +189,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         there = frozenset(ranks)
         missing = [str(rank) for rank in every if rank not in there]
         if 0 < len(missing) < len(ranks):
-            more = f" and {len(missing) - _NAMED_RANKS}" if missing[_NAMED_RANKS:] else ""
+            more = f" and {len(missing) - _NAMED_RANKS} more" if missing[_NAMED_RANKS:] else ""
             detail = ", ".join(missing[:_NAMED_RANKS]) + more
             yield Doubt("ranks", len(missing), len(every), detail)
 
