@@ -81,8 +81,6 @@ _PLACES: Final = ("phase", "layer", "operation")
 """The levels by which compute that is the same on some peers is added up."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
-_NO_CHANCE: Final = ("work", "kernels")
-"""Those of the causes that no GPU has by chance."""
 _MAX_EXPLAINED: Final = 64
 """GPUs whose lag is explained one by one, those that delay the others most."""
 
@@ -303,15 +301,19 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _least_once_ns(self) -> float:
         """What a GPU delays a step by at least, to be late then: more than is usual by chance.
 
-        Neither more work nor slower kernels are chance: those that have them in turn may be late
-        in every step.
+        More work is no chance: those that have it in turn may be late in every step. Nor are slower
+        kernels, where less than without them is usual.
         """
+        least = min(map(self._usual_ns, (("work",), ("work", "kernels"))))
+        return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * least)
+
+    def _usual_ns(self, no_chance: Sequence[str]) -> float:
+        """What GPUs often delay a step by, for other reasons than some causes."""
         assert self.delays_ns is not None
-        by_work = np.max([self.beyond_peers(self.each[word]) for word in _NO_CHANCE], axis=0)
-        is_work = by_work > _MIN_EXPLAINED * self.delays_ns
-        by_chance = self.delays_ns[~is_work | (self.delays_ns <= 0)]
-        usual = float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
-        return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
+        caused = np.max([self.beyond_peers(self.each[word]) for word in no_chance], axis=0)
+        by_chance = ~(caused > _MIN_EXPLAINED * self.delays_ns) | (self.delays_ns <= 0)
+        delays = self.delays_ns[by_chance]
+        return float(quantile_of(delays, (_USUAL_DELAY,))[0]) if len(delays) else 0.0
 
     @cached_property
     def hidden_stragglers(self) -> tuple[Straggler, ...]:
