@@ -184,7 +184,7 @@ def test_iteration_times_are_the_step_times_of_the_gpu(run: Run, wording: Wordin
         assert row["iteration_spread_pct"] == pytest.approx(100 * (max(times) / min(times) - 1))
     wording.among(frame.notes, "outside steps")
     assert any("base=RUN compares" in note for note in frame.notes)
-    wording(frame.headline[0], "steady gfx 1681 MHz")
+    wording(frame.headline[0], "clock 1681 MHz")
     assert frame.headline[0].endswith(" · medians of 8 GPUs")
 
 
