@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from contextlib import suppress
+from enum import StrEnum
 from functools import cached_property
 from time import monotonic
 from typing import Final, TypeVar
@@ -103,6 +104,15 @@ _WARM_UP: Final = 1.5
 """A first iteration of a window that takes more times as long as the others warms up."""
 
 
+class SideSource(StrEnum):
+    """The kinds of source that are read next to traces, and join their run once it is on screen."""
+
+    COUNTERS = "hardware counters"
+    TELEMETRY = "telemetry"
+    CPU = "CPU samples"
+    TRAINER = "trainer log"
+
+
 class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """An aligned run."""
 
@@ -162,8 +172,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The number of ranks that the traces name, 0 without any."""
     recordings: tuple[RecordingSummary, ...] = ()
     """How `chopper record` made it, if it did."""
-    awaits_telemetry: bool = False
-    """Whether telemetry joins it later: tables that will have its columns keep their place."""
+    awaited: frozenset[SideSource] = frozenset()
+    """The kinds of source that join it later: tables that will have their columns keep their place,
+    and nothing says that the run lacks them."""
     derived: DerivedValues | None = None
     """What was worked out of it before; None: nothing of it is kept."""
 
@@ -197,6 +208,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def doubted(self) -> frozenset[str]:
         """The columns whose figures a doubt touches."""
         return frozenset(column for doubt in self.doubts for column in doubt.columns)
+
+    def still_reading(self, kind: SideSource) -> str:
+        """Why what a kind of source tells isn't known yet; empty where none joins it later."""
+        return f"still reading the run's {kind.value}" if kind in self.awaited else ""
 
     def mark(self, column: str) -> str:
         """What stands before a figure of the column in a sentence: `~` where a doubt touches it."""
