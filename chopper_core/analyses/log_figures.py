@@ -107,7 +107,8 @@ def logged(run: Run) -> Training:
     """The steps of a run's logs; raises NothingToShow without any."""
     training = training_of(run)
     if training is None:
-        raise NothingToShow(run.still_reading(SideSource.TRAINER) or NO_LOG)
+        run.check_read(SideSource.TRAINER)
+        raise NothingToShow(NO_LOG)
     return training
 
 

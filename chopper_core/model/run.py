@@ -74,7 +74,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import ALL_TIME, Interval, View, resolved
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counted,
     counts_of,
@@ -212,6 +212,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def still_reading(self, kind: SideSource) -> str:
         """Why what a kind of source tells isn't known yet; empty where none joins it later."""
         return f"still reading the run's {kind.value}" if kind in self.awaited else ""
+
+    def check_read(self, kind: SideSource) -> None:
+        """Raises NothingToShow while a kind of source is read that joins the run later."""
+        if why := self.still_reading(kind):
+            raise NothingToShow(why)
 
     def mark(self, column: str) -> str:
         """What stands before a figure of the column in a sentence: `~` where a doubt touches it."""

@@ -112,7 +112,8 @@ def _processors(use: CpuUse, by: str) -> FigureRows:
 def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:
     placed = [samples for samples in run.cpu if samples.offset_ns is not None]
     if not placed:
-        raise NothingToShow(missing_from(run))
+        run.check_read(SideSource.CPU)
+        raise NothingToShow(f"{_NO_SAMPLES}{_unplaced(run)}")
     given = options_of(view, SPEC, above=r"\d{1,3}(\.\d+)?", file="[^,:]+")
     level, name = float(given.get("above", 0.0)), given.get("file", "")
     found = [samples for samples in placed if name in samples.path]

@@ -142,7 +142,8 @@ def answer(run: Run, view: View) -> ViewResult:
     }
     known = [name for name, number in numbers.items() if number is not None]
     if not known:
-        raise NothingToShow(missing_from(run) or _NO_COUNTERS)
+        run.check_read(SideSource.COUNTERS)
+        raise NothingToShow(_NO_COUNTERS)
     order = [*_PREFIXES, _GPU]
     every = sorted(figures, key=lambda name: (name not in known, order.index(_unit_of(name))))
     scales = {name: _scale(figures[name], numbers[name]) for name in every}

@@ -112,8 +112,9 @@ def answer(run: Run, view: View) -> ViewResult:
     burst_w = options.get("burst")
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view, options, window_ns))
-    if why := missing_from(run):
-        raise NothingToShow(why)
+    if missing_from(run):
+        run.check_read(SideSource.TELEMETRY)
+        raise NothingToShow(_NO_TELEMETRY)
     by = view.by or "gpu"
     energy = StepEnergy.of(run, view, options.get("tokens"))
     of_gpus = by in ("gpu", NODE, *run.table.coordinates)
