@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from chopper_core.graph.collectives import PAIRWISE, Collectives
 from chopper_core.graph.contention import slowed_by
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
-from chopper_core.model.groups import Groups, is_same_work
+from chopper_core.model.groups import Groups, is_same_work, work_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
@@ -34,6 +34,7 @@ from chopper_core.util.grouping import (
     distinct,
     evenly,
     isin,
+    others_median,
     places_by,
     ranked,
     run_sizes,
@@ -313,7 +314,11 @@ def matched_work(
     iterations: Int64,
     collectives: Collectives | None,
 ) -> tuple[Float64, Float64]:
-    """Durations of the same compute, GPUs x steps; and without waiting collectives."""
+    """Durations of the same compute, GPUs x steps; and without waiting collectives.
+
+    Where most of the peers do the same and others more, or less, what most take for it is the part
+    of all of them that is the same.
+    """
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
     waits = None if collectives is None else _waits_of(collectives)
@@ -332,7 +337,35 @@ def matched_work(
                 for each in slowed:
                     fair[:, each.at] /= slowed_by(each.rate * each.waiting[some])
                 unhindered[places[some]] = sums_by(when, fair, len(iterations)).T
+    for own in (each.take(~each.is_same) for each in peers if len(each.gpus) > _PAIR):
+        if len(own):
+            usual = _usual_work(own, iterations)
+            places = np.searchsorted(gpus, own.gpus)
+            plain[places] += usual
+            unhindered[places] += usual
     return plain, unhindered
+
+
+def _usual_work(found: Occurrences, iterations: Int64) -> Float64:
+    """Of occurrences in which peers do different work, the durations of the GPUs that do what most
+    do, and of the others the median of these, as GPUs x steps; nothing where no work is that of
+    most."""
+    table, sums = found.table, np.zeros((len(found.gpus), len(iterations)))
+    step = max(_PIECE // len(found.gpus), 1)
+    for begin in range(0, len(found), step):
+        rows = found.rows[begin : begin + step].T
+        work = work_of(table, rows.ravel()).reshape(rows.shape)
+        # The work of more than half is in the middle of their order.
+        is_usual = work == np.sort(work, axis=0)[len(work) // 2]
+        of_most = 2 * is_usual.sum(axis=0) > len(work)
+        rows, is_usual = rows[:, of_most], is_usual[:, of_most]
+        if not rows.size:
+            continue
+        took = table.duration_ns[rows]
+        usual = others_median(np.where(is_usual, took, np.nan))
+        when = np.searchsorted(iterations, table.iteration[rows[0]])
+        sums += sums_by(when, np.where(is_usual, took, usual), len(iterations)).T
+    return sums
 
 
 def _pieces(gpus: int, rows: int) -> Iterator[slice]:
