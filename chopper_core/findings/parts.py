@@ -210,7 +210,8 @@ _ROUNDED: Final = 0.01
 """By so much more two costs are as large."""
 _MORE_WORK: Final = {Cost.WORK, Cost.KERNELS}
 _NARROWER: Final = 0.8
-"""A finding about less than this part of the time of another one is the more precise."""
+"""A finding about less than this part of the time of another one is the more precise, if it
+saves no less than this part of what that saves."""
 
 
 class PlacedFinding(Struct, eq=False):
@@ -398,6 +399,8 @@ def _add(
     is_much = bool(one.costs_ns.sum() >= EXPLAINED.share * whole.costs_ns.sum())
     if one.finding.is_replayed and whole.finding.is_replayed:
         is_much |= one.worth_ns >= EXPLAINED.share * whole.worth_ns
+        # A whole that saves clearly less would hide what its part saves.
+        is_much &= one.worth_ns >= _NARROWER * whole.worth_ns
     is_narrower &= is_much
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one

@@ -130,16 +130,14 @@ def _headline(use: CpuUse, level: float) -> tuple[str, ...]:
     above = f"above {level:g} %" if level else "active"
     text = facts(
         f"{figures['active_cpus']:.1f} of {len(use.samples.cpus)} logical processors {above}, "
-        f"most {figures['max_active_cpus']:.0f}",
-        f"work {figures['cpu_work']:.1f}",
-        f"median {figures['logical_pct']:.1f} %",
+        f"at most {figures['max_active_cpus']:.0f}",
+        f"their work would keep {figures['cpu_work']:.1f} fully busy",
     )
     if not len(use.core_names):
         return (text,)
     cores = facts(
-        f"{figures['active_cores']:.1f} of {len(use.core_names)} physical cores",
-        f"median {figures['physical_pct']:.1f} %",
-        f"{figures['shared_cores']:.1f} shared by both threads",
+        f"{figures['active_cores']:.1f} of {len(use.core_names)} physical cores {above}",
+        f"on {figures['shared_cores']:.1f} of them two threads or more",
     )
     return text, cores
 
