@@ -343,7 +343,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def traced(self) -> frozenset[int]:
         if self.is_sampled_only:
             return frozenset()
-        return frozenset(int(gpu) for gpu in self.tree().codes_of("gpu"))
+        return frozenset(self.tree().codes_of("gpu").tolist())
 
     def side(self, kind: type[T]) -> T:
         found = self.side_tables.get(kind)
