@@ -23,6 +23,8 @@ SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors from a damaged database, whose error messages may be invalid UTF-8."""
 _MAX_VALUE_BYTES: Final = 1 << 20
 ROWS_PER_CHUNK: Final = 50_000
+REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+"""In text in place of what isn't UTF-8."""
 _STEPS: Final = 1_000_000
 """Instructions of SQLite's machine between two looks at the limit."""
 _STEPS_OF_ANY: Final = 200 * _STEPS
@@ -39,7 +41,6 @@ _MAX_SAID: Final = 120
 _TOO_MANY: Final = "it has more rows than fit into the file"
 _INTERRUPTED: Final = "interrupted"
 _NOT_CALLED: Final = "user-defined function raised exception"
-_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 _Chunk = TypeVar("_Chunk")
 
 
@@ -173,7 +174,7 @@ class Database(sqlite3.Connection):
                 raise
         at = done * rows + len(cells) // width
         failed = self.execute(f"{query} LIMIT 1 OFFSET {at}", values).fetchone() or ()
-        if not any(_REPLACED in str(cell) for cell in failed):
+        if not any(REPLACED in str(cell) for cell in failed):
             raise Cancelled  # By a signal: only text that isn't UTF-8 is no argument.
         for chunk in islice(self._rows(query, rows, values), done, None):
             yield [*zip(*chunk, strict=True)]
@@ -202,8 +203,10 @@ def opened_database(path: Path, kind: str) -> Iterator[Database]:
             database.limit(path.stat().st_size)
             yield database
     except SQLITE_ERRORS as error:
-        why = f"{path} can't be read as {kind} database: {_said(error)}"
-        raise DataError(f"{why}. Copy or write the file again.") from error
+        said = _said(error)
+        raise DataError(
+            f"{path} can't be read as {kind} database: {said}. Copy or write the file again."
+        ) from error
 
 
 def _said(error: Exception) -> str:
