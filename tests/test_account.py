@@ -469,6 +469,17 @@ def test_the_straggler_of_ranks_lags_as_its_row_of_the_overview_says(name: str) 
     assert agrees(Shown(found[2], found[3]), float(of_gpu[found[1]]))
 
 
+def test_the_clock_of_the_slow_gpu_and_the_usual_one_are_those_of_the_tree() -> None:
+    run = demo_run()
+    text = query(run, View(run.name, name="power")).headline[1]
+    found = re.search(r"GPU (\d+) (\d+) MHz while busy, median (\d+)", text)
+    assert found, text
+    tree = query(run, View(run.name))
+    clocks = dict(zip(tree.labels, tree.values["gfx_mhz"].known().tolist(), strict=True))
+    slow = clocks.pop(found[1])
+    assert (found[2], found[3]) == (f"{slow:.0f}", f"{np.median([*clocks.values()]):.0f}")
+
+
 @pytest.mark.parametrize("name", ["fsdp1", "fsdp2", "shared tokens"])
 def test_rates_and_energies_follow_from_each_other(name: str) -> None:
     run = RUNS[name]()

@@ -68,14 +68,13 @@ def signals(
         if each.gpu in curves:
             continue
         curve = _curve(each)
-        if len(each.samples) and len(curve.edges_ns):
+        known = np.isfinite(each.samples.value)
+        if known.any() and len(curve.edges_ns):
             curves[each.gpu] = curve
             times = each.samples.time_ns + (each.offset_ns - each.source.late_ns)
-            known = np.isfinite(each.samples.value)
             inside = (times >= span[0]) & (times <= span[1]) & known
-            if known.any():
-                reached = each.samples.value[inside if inside.any() else known]
-                ranges.setdefault(each.signal, []).extend((reached.min(), reached.max()))
+            reached = each.samples.value[inside if inside.any() else known]
+            ranges.setdefault(each.signal, []).extend((reached.min(), reached.max()))
     for signal in _OF_NODES:
         devices = [own for (of, part), own in found.items() if of is signal and part]
         for gpu in {gpu for own in devices for gpu in own}:

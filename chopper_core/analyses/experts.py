@@ -20,9 +20,9 @@ from chopper_core.model.experts import ExpertTokens, counts_in
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
+from chopper_core.util.arrays import Float64, Int64, Mask, Rows
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import combined, distinct, ranked, ratios, sums_of
+from chopper_core.util.grouping import combined, distinct, isin, ranked, ratios, sums_of
 
 _OF_EXPERTS: Final = re.compile(
     r"expert|(?<![a-z])moe(?![a-z])|grouped_?(?:gemm|mm|mlp)|group_gemm", re.IGNORECASE
@@ -178,12 +178,15 @@ def expert_work(run: Run) -> ExpertWork | None:
 
 def _expert_work(run: Run) -> ExpertWork | None:
     table = run.table
-    counted = np.flatnonzero((table.kind == Kind.COMPUTE) & _is_counted(run))
     for level, codes, names in (
         ("operation", table.operation, table.operations),
         ("kernel", table.kernel, table.names),
     ):
-        own = _named(counted, codes, names)
+        chosen = _of_experts(names)
+        if not chosen:
+            continue
+        counted = (table.kind == Kind.COMPUTE) & _is_counted(run)
+        own = np.flatnonzero(counted & isin(codes, chosen))
         gpus = distinct(table.gpu[own]).astype(np.int64)
         if len(gpus) < 2:
             continue
@@ -195,12 +198,12 @@ def _expert_work(run: Run) -> ExpertWork | None:
     return None
 
 
-def _named(rows: Index, codes: Int32, names: Sequence[str]) -> Index:
+def _of_experts(names: Sequence[str]) -> list[int]:
+    """The codes of the names of experts' work."""
     # Of thousands of long names few have a word of the pattern.
     lowered = enumerate(map(str.lower, names))
     likely = [code for code, name in lowered if any(word in name for word in _WORDS)]
-    chosen = [code for code in likely if _OF_EXPERTS.search(names[code])]
-    return rows[np.isin(codes[rows], chosen)]
+    return [code for code in likely if _OF_EXPERTS.search(names[code])]
 
 
 def balanced_question(work: ExpertWork) -> str:

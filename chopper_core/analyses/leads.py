@@ -77,8 +77,12 @@ _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the step, make no straggler where there are no collectives."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
+_PLACES: Final = ("phase", "layer", "operation")
+"""The levels by which compute that is the same on some peers is added up."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
+_NO_CHANCE: Final = ("work", "kernels")
+"""Those of the causes that no GPU has by chance."""
 _MAX_EXPLAINED: Final = 64
 """GPUs whose lag is explained one by one, those that delay the others most."""
 
@@ -124,7 +128,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
     same as it would be if no collective next to it waited for others; `work`, all other compute,
     of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
-    in the step; `launch`, the rest of the idle time; `copies`, exposed ones."""
+    in the step; `launch`, the rest of the idle time; `copies` and `comm`, exposed ones."""
 
     @property
     def table(self) -> KernelTable:
@@ -208,17 +212,19 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         of the others."""
 
         def summed() -> tuple[Int64, Float64]:
+            """By all levels, as places x steps x peers: each kernel is looked at once."""
             table, same = self.table, own.take(own.is_same)
             first = same.rows[:, 0]
-            names, name = combined([table.column(level)[first] for level in levels])
+            names, name = combined([table.column(level)[first] for level in _PLACES])
             at = np.searchsorted(self.iterations, table.iteration[first])
             shape = len(names), len(self.iterations)
             sums = sums_by(name * shape[1] + at, same.durations_ns(), shape[0] * shape[1])
             return names, sums.reshape(*shape, len(own.gpus))
 
         def compared() -> tuple[Int64, Float64, Float64]:
-            names, each_ns = self._memo((own.gpus, levels), summed)
-            every = each_ns[:, list(when)].sum(axis=1)
+            places, each_ns = self._memo(("places", own.gpus), summed)
+            names, name = combined([places[:, _PLACES.index(level)] for level in levels])
+            every = sums_by(name, each_ns[:, list(when)].sum(axis=1).T, len(names))
             return names, every, beyond_others(every.T).T
 
         return self._memo(("places", own.gpus, when, levels), compared)
@@ -250,6 +256,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             found = self._late_by(place, own)
             if late and not self._is_of_its_own(found, late):
                 continue
+            if found.cause is None and not self._waits_less(found):
+                continue
             rest = np.where(np.isin(np.arange(len(own)), found.delayed), 0.0, own)
             again = self._late_by(place, rest) if rest.max() > self._least_once_ns else None
             if again is None or again.cause in (None, found.cause):
@@ -272,6 +280,12 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         others = max(self.delays_ns[one.place, delayed].mean() for one in late)
         return found.cause is not None and found.once_ns > MIN_OF_OTHERS * float(others)
 
+    def _waits_less(self, found: Straggler) -> bool:
+        """Whether a GPU communicates alone for less time than its peers, who wait for it. Where it
+        doesn't, it comes last because it waited itself, as in another process group."""
+        more = self.extra("comm", found.delayed)[found.place]
+        return not more >= -MIN_CAUSE_SHARE * self.typical_ns
+
     @cached_property
     def _late(self) -> Index:
         """The places of the GPUs that delay the others, the one that delays them most first."""
@@ -289,11 +303,13 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _least_once_ns(self) -> float:
         """What a GPU delays a step by at least, to be late then: more than is usual by chance.
 
-        More work is no chance: those that have it in turn may be late in every step.
+        Neither more work nor slower kernels are chance: those that have them in turn may be late
+        in every step.
         """
         assert self.delays_ns is not None
-        by_work = self.beyond_peers(self.each["work"]) > _MIN_EXPLAINED * self.delays_ns
-        by_chance = self.delays_ns[~by_work | (self.delays_ns <= 0)]
+        by_work = np.max([self.beyond_peers(self.each[word]) for word in _NO_CHANCE], axis=0)
+        is_work = by_work > _MIN_EXPLAINED * self.delays_ns
+        by_chance = self.delays_ns[~is_work | (self.delays_ns <= 0)]
         usual = float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
         return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
 
@@ -509,6 +525,7 @@ def _side_by_side(
         "host": summed("idle_host_ns"),
         "launch": summed(*launch_idle(run)),
         "copies": summed("exposed_copy_ns"),
+        "comm": summed("exposed_comm_ns"),
     }
     delays = None
     if chosen is not None and chosen.complete.any():

@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
     run_sizes,
     run_starts,
     stable_order,
+    sums_of,
     united,
 )
 
@@ -81,7 +82,8 @@ MAX_MATCHED: Final = 1 << 21
 """With more activities, evenly chosen steps are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
 _MIN_SHARED: Final = 0.5
-"""The share of activities in the same phase, layer and operation that makes GPUs peers."""
+"""The share of activities in the same phase, layer and operation, or of their time, that makes
+GPUs peers."""
 
 
 def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurrences, ...]:
@@ -153,19 +155,31 @@ def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
     rows = np.concatenate(parts)
     names, cell = combined([table.column(level)[rows] for level in levels])
     ends = np.cumsum([len(own) for own in parts])
-    counts = [counts_of(own, len(names)) for own in np.split(cell, ends[:-1])]
+    cells = np.split(cell, ends[:-1])
+    counts = [counts_of(own, len(names)) for own in cells]
+    # One that runs many small kernels more, as an optimizer that isn't fused, is a peer still.
+    times = [
+        sums_of(table.duration_ns[rows], own, len(names))
+        for rows, own in zip(parts, cells, strict=True)
+    ]
     gpus = [int(table.gpu[own[0]]) for own in parts]
     found: list[list[int]] = []
-    for place, count in enumerate(counts):
+    for place, gpu in enumerate(gpus):
         for own in found:
-            first = counts[own[0]]
-            is_peer = np.minimum(count, first).sum() >= _MIN_SHARED * np.maximum(count, first).sum()
-            if is_peer and stages.isdisjoint(frozenset((gpus[place], gpus[peer])) for peer in own):
+            is_alike = any(
+                _share(each[place], each[own[0]]) >= _MIN_SHARED for each in (counts, times)
+            )
+            if is_alike and stages.isdisjoint(frozenset((gpu, gpus[peer])) for peer in own):
                 own.append(place)
                 break
         else:
             found.append([place])
     return [[parts[place] for place in own] for own in found]
+
+
+def _share(one: Numbers, other: Numbers) -> float:
+    """The part of either that both have, of all that they have."""
+    return float(np.minimum(one, other).sum() / max(np.maximum(one, other).sum(), 1))
 
 
 def _stages(run: Run) -> frozenset[frozenset[int]]:
@@ -352,17 +366,14 @@ def _slowdown_during_waits(
     for at in places_by(code).values():
         during = np.take(waiting, at, axis=1)
         # What is left of them without their means is no more.
-        if _LESS * np.vdot(during, during) <= _MIN_VARIATION * during.size:
+        if not _varies(during) or not _varies(apart := _without_means(during)):
             continue
-        values = [np.take(took_ns, at, axis=1), during, np.take(other, at, axis=1)]
-        speed = 1 / np.maximum(values[0], 1)
+        beside = np.take(other, at, axis=1)
+        speed = 1 / np.maximum(np.take(took_ns, at, axis=1), 1)
         # A slow GPU's is as much lower in all of them.
-        speed = speed / speed.mean(axis=0, keepdims=True)
-        speed = speed / np.maximum(speed.mean(axis=1, keepdims=True), 1e-9)
-        fitted = np.stack([-speed, *values[1:]])
-        usual = fitted[1:].mean(axis=(1, 2))
-        fitted -= fitted.mean(axis=1, keepdims=True)
-        fitted -= fitted.mean(axis=2, keepdims=True)
+        speed /= speed.mean(axis=0, keepdims=True)
+        speed /= np.maximum(speed.mean(axis=1, keepdims=True), 1e-9)
+        fitted = np.stack([_without_means(-speed), apart, _without_means(beside)])
         flat = fitted.reshape(len(fitted), -1)
         products = flat @ flat.T
         normal = products[1:, 1:]
@@ -371,6 +382,18 @@ def _slowdown_during_waits(
             known = normal[np.ix_(used, used)], products[0, 1 + used]
             slope = np.linalg.lstsq(*known, 1e-3)[0]
             # Relative to the speed without either, instead of the mean one.
+            usual = np.array([during.mean(), beside.mean()])
             rate = slope[0] / max(1 + float(slope @ usual[used]), 1e-9)
             rates[at] = np.clip(rate, 0.0, _MAX_LOST)
     return rates
+
+
+def _varies(shares: Float64) -> bool:
+    return bool(_LESS * np.vdot(shares, shares) > _MIN_VARIATION * shares.size)
+
+
+def _without_means(values: Float64) -> Float64:
+    """Values of GPUs x occurrences without the means of each."""
+    apart: Float64 = values - values.mean(axis=0, keepdims=True)
+    apart -= apart.mean(axis=1, keepdims=True)
+    return apart

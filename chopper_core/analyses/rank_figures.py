@@ -26,7 +26,6 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.grouping import (
     beyond_others,
-    combined,
     counts_of,
     distinct,
     first_equal,
@@ -86,6 +85,54 @@ class RowsOnGpus(Struct, frozen=True, eq=False):
         return len(self.row)
 
 
+class RowsOfPeers(Struct, frozen=True, eq=False):
+    """The rows of activities that the matched kernels of a set of peers are in, by parts: the steps
+    where all matched kernels of a GPU's step are in one row, else the occurrences."""
+
+    own: Occurrences
+    places: Index
+    """Of its GPUs, among the scope's."""
+    number: Index
+    """The row of each part's kernels on each GPU, -1: none; as GPUs x parts."""
+    part: Index
+    """The part of each occurrence."""
+    step: Index
+    """The step of each part, as its place among the scope's."""
+    same_ns: Float64 | Int64
+    """The durations of the same compute, as GPUs x parts."""
+
+    @classmethod
+    def of(cls, stand: RankLeads, own: Occurrences, number: Index) -> RowsOfPeers:
+        """Of the number of each matched kernel's row, as GPUs x occurrences."""
+        places = np.searchsorted(stand.gpus, own.gpus)
+        step = np.searchsorted(stand.iterations, stand.table.iteration[own.rows[:, 0]])
+        steps, part = ranked(step)
+        whole = number[:, first_equal(part, np.arange(len(steps)))]
+        if all((each[part] == mine).all() for each, mine in zip(whole, number, strict=True)):
+            return cls(own, places, whole, part, steps, stand.each["same"][places][:, steps])
+        took = own.durations_ns() * own.is_same
+        return cls(own, places, number, np.arange(len(own)), step, took)
+
+    @property
+    def inside(self) -> Mask:
+        return np.asarray(self.number >= 0, np.bool_)
+
+    @property
+    def sizes(self) -> Int64:
+        """The occurrences of each part."""
+        return counts_of(self.part, len(self.step))
+
+    @property
+    def has_same(self) -> Mask:
+        """Whether a part has compute that is the same on all GPUs."""
+        return np.asarray(counts_of(self.part[self.own.is_same], len(self.step)) > 0, np.bool_)
+
+    def summed(self, each: Int64) -> Float64 | Int64:
+        """A figure of matched kernels, as occurrences x GPUs, added up as GPUs x parts."""
+        is_each = len(self.step) == len(each) and (self.part[1:] > self.part[:-1]).all()
+        return each.T if is_each else sums_by(self.part, each.T, len(self.step)).T
+
+
 class RowLeads(Struct, frozen=True, eq=False, dict=True):
     """What rows of activities show of the GPUs of their scope side by side."""
 
@@ -94,44 +141,43 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
     parent: Groups
 
     @cached_property
-    def numbers(self) -> tuple[Index, ...]:
-        """The row of each matched kernel, -1 in none, as occurrences x GPUs for each set of
-        peers."""
+    def numbers(self) -> tuple[RowsOfPeers, ...]:
+        """The rows that the matched kernels of each set of peers are in."""
         peers = self.stand.peers
-        every = self.nodes.numbers_of(np.concatenate([own.rows.ravel() for own in peers]))
+        # GPU by GPU, as they are in memory.
+        every = self.nodes.numbers_of(np.concatenate([own.rows.T.ravel() for own in peers]))
         parts = np.split(every, np.cumsum([own.rows.size for own in peers])[:-1])
-        return tuple(part.reshape(own.rows.shape) for part, own in zip(parts, peers, strict=True))
+        return tuple(
+            RowsOfPeers.of(self.stand, own, part.reshape(own.rows.T.shape))
+            for part, own in zip(parts, peers, strict=True)
+        )
 
     @cached_property
     def cells(self) -> RowsOnGpus:
         """The pairs of a row and a GPU with a matched kernel."""
-        gpus, parts = len(self.stand.gpus), []
-        for own, number in zip(self.stand.peers, self.numbers, strict=True):
-            code = number * gpus + np.searchsorted(self.stand.gpus, own.gpus)
-            parts.append(code[number >= 0])
+        gpus = len(self.stand.gpus)
+        parts = [(each.number * gpus + each.places[:, None])[each.inside] for each in self.numbers]
         codes, owner = ranked(np.concatenate(parts))
         return RowsOnGpus(codes // gpus, codes % gpus, owner)
 
-    def _summed(self, figure: Callable[[Occurrences], Int64 | Mask]) -> Float64:
-        """A figure of matched kernels, added up by row and GPU."""
-        found = [
-            figure(own)[number >= 0]
-            for own, number in zip(self.stand.peers, self.numbers, strict=True)
-        ]
-        return sums_of(np.concatenate(found).astype(np.float64), self.cells.owner, len(self.cells))
+    def _summed(self, figure: Callable[[RowsOfPeers], Float64 | Int64]) -> Float64:
+        """A figure of the parts of peers, added up by row and GPU."""
+        found = [figure(each)[each.inside] for each in self.numbers]
+        values = np.concatenate(found).astype(np.float64)
+        return sums_of(values, self.cells.owner, len(self.cells))
 
     def of_rows(self, each: Float64 | Int64) -> Float64:
         """The sum of a figure of rows and GPUs, by row."""
         return sums_of(np.asarray(each, np.float64), self.cells.row, len(self.nodes))
 
     @cached_property
-    def counts(self) -> Int64:
+    def counts(self) -> Float64:
         """Matched kernels by row and GPU."""
-        return counts_of(self.cells.owner, len(self.cells))
+        return self._summed(lambda each: np.broadcast_to(each.sizes, each.number.shape))
 
     @cached_property
     def lead_ns(self) -> Float64:
-        return self._summed(lambda own: own.lead_ns)
+        return self._summed(lambda each: each.summed(each.own.lead_ns))
 
     @cached_property
     def gpus_of_rows(self) -> Int64:
@@ -149,13 +195,9 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def steps(self) -> Int64:
         """The number of steps in which each row has a matched kernel."""
-        pairs = []
-        for own, number in zip(self.stand.peers, self.numbers, strict=True):
-            inside = number >= 0
-            steps = np.broadcast_to(own.table.iteration[own.rows[:, :1]], own.rows.shape)
-            pairs.append(np.stack([number[inside], steps[inside]]).astype(np.int64))
-        names, _ = combined(tuple(np.concatenate(pairs, axis=1)))
-        return counts_of(names[:, 0].astype(np.intp), len(self.nodes))
+        count = len(self.stand.iterations)
+        pairs = [(each.number * count + each.step)[each.inside] for each in self.numbers]
+        return counts_of(distinct(np.concatenate(pairs)) // count, len(self.nodes))
 
     @cached_property
     def compared(self) -> Index:
@@ -174,22 +216,22 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
         kernels there, on its other peers their median, and on any of them the largest. NaN without.
         """
         own_ns, usual_ns, most_ns = np.full((3, len(self.nodes)), np.nan)
-        for own, number in zip(self.stand.peers, self.numbers, strict=True):
-            same, places = own.take(own.is_same), np.searchsorted(self.stand.gpus, own.gpus)
-            number, took = number[own.is_same], same.durations_ns()
+        rows_of = places_by(self.compared)
+        for each in self.numbers:
+            has_same = each.has_same
+            number, took = each.number[:, has_same], each.same_ns[:, has_same]
             whole = took.sum(axis=1)
             usual = whole - beyond_others(whole)
-            for at, place in enumerate(places.tolist()):
-                rows = np.flatnonzero(self.compared == place)
-                if not len(rows) or not len(same):
+            for at, place in enumerate(each.places.tolist()):
+                if place not in rows_of or not has_same.any():
                     continue
-                of_kernel = number[:, at]
-                if (of_kernel == rows[0]).all():
+                rows, of_part = rows_of[place], number[at]
+                if (of_part == rows[0]).all():
                     own_ns[rows[0]], usual_ns[rows[0]] = whole[at], usual[at]
                     most_ns[rows[0]] = whole.max()
                     continue
-                inside = np.isin(of_kernel, rows)
-                sums = sums_by(of_kernel[inside], took[:, inside], len(self.nodes))[rows]
+                inside = np.isin(of_part, rows)
+                sums = sums_by(of_part[inside], took[:, inside], len(self.nodes))[rows]
                 own_ns[rows], most_ns[rows] = sums[:, at], sums.max(axis=1)
                 if sums.shape[1] > 1:
                     usual_ns[rows] = medians_along(np.delete(sums, at, axis=1), axis=1)
@@ -232,7 +274,7 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
 
     def last(self) -> Float64:
         """How many matched kernels no other GPU starts later, by row and GPU."""
-        return self._summed(lambda own: own.lead_ns == 0)
+        return self._summed(lambda each: each.summed((each.own.lead_ns == 0).astype(np.int64)))
 
     @cached_property
     def _by_lead(self) -> tuple[Index, Float64]:
@@ -257,35 +299,37 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
         """How much later than the earliest of its peers a GPU starts its matched kernels of each
         row, mean over them; the largest of the row's GPUs, NaN without a matched kernel."""
         found = np.full(len(self.nodes), np.nan)
-        for own, number in zip(self.stand.peers, self.numbers, strict=True):
-            if not len(own):
+        for each in self.numbers:
+            if not len(each.own):
                 continue
-            if (number == number[:, :1]).all():
+            number, lead = each.number, each.summed(each.own.lead_ns)
+            if (number == number[:1]).all():
                 # Rows of all GPUs: each occurrence is in one of them.
-                means = self._mean_leads(own, number[:, 0])
+                means = self._mean_leads(each, lead, number[0])
                 found = np.fmax(found, means.max(axis=1) - means.min(axis=1))
                 continue
-            whole = own.lead_ns.mean(axis=0)
-            for at in range(number.shape[1]):
-                of_kernel = number[:, at]
-                row = of_kernel[0]
-                if row >= 0 and (of_kernel == row).all():
+            whole = lead.sum(axis=1) / len(each.own)
+            for at, of_part in enumerate(number):
+                row = of_part[0]
+                if row >= 0 and (of_part == row).all():
                     found[row] = np.fmax(found[row], whole.max() - whole[at])
                 else:
-                    means = self._mean_leads(own, of_kernel)
+                    means = self._mean_leads(each, lead, of_part)
                     found = np.fmax(found, means.max(axis=1) - means[:, at])
         return found
 
-    def _mean_leads(self, own: Occurrences, number: Index) -> Float64:
-        """Rows x GPUs of the mean lead over the occurrences of each row, by their numbers."""
+    def _mean_leads(self, each: RowsOfPeers, lead_ns: Float64 | Int64, number: Index) -> Float64:
+        """Rows x GPUs of the mean lead over the occurrences of each row, by the numbers of
+        parts."""
         inside, size = number >= 0, len(self.nodes)
-        sums = sums_by(number[inside], own.lead_ns[inside].T, size)
-        return ratios(sums, counts_of(number[inside], size)[:, None])
+        sums = sums_by(number[inside], lead_ns[:, inside], size)
+        return ratios(sums, sums_of(each.sizes[inside], number[inside], size)[:, None])
 
     def change(self) -> Values:
         """How much the others gain on the scope's straggler at its kernels of each row."""
         stand = self.stand
-        number = self.numbers[stand.peers.index(stand.found)][:, stand.late_column]
+        late = self.numbers[stand.peers.index(stand.found)]
+        number = late.number[stand.late_column, late.part]
         inside, count = number >= 0, len(self.nodes)
         gained = sums_of(lead_changes(stand)[inside], number[inside], count)
         there = counts_of(number[inside], count) > 0
@@ -299,7 +343,7 @@ class RowLeads(Struct, frozen=True, eq=False, dict=True):
 
     def work(self) -> Float64:
         """The durations of the same compute per step, the largest of each row's GPUs."""
-        took = self._summed(lambda own: own.table.duration_ns[own.rows] * own.is_same[:, None])
+        took = self._summed(lambda each: each.same_ns)
         order = np.lexsort((took, self.cells.row))
         row, most = self.cells.row[order], np.full(len(self.nodes), np.nan)
         first = run_starts(row)

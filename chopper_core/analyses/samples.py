@@ -475,6 +475,19 @@ def totals_of(own: Own) -> dict[str, int | float]:
     return total
 
 
+def without_totals(own: Own) -> tuple[str, ...]:
+    """A note on the figures that have no total, since some GPUs lack them."""
+    lacking: dict[int, list[str]] = {}
+    for metric, values in own:
+        known = int(values.present().sum())
+        if metric.name in FIGURES and FIGURES[metric.name].adds_up and 0 < known < len(values):
+            lacking.setdefault(known, []).append(metric.title)
+    return tuple(
+        f"{', '.join(titles)}: no total, since only {known} of {len(own[0][1])} GPUs have it"
+        for known, titles in lacking.items()
+    )
+
+
 def sampled_notes(run: Run) -> tuple[str, ...]:
     notes = ["no trace: time is the window of the samples, and no step is known"]
     own = [each for by_gpu in run.sampled.values() for each in by_gpu.values()]

@@ -248,18 +248,19 @@ def _figures(step: Step) -> dict[str, _Fact]:
         spread = f" ({shortest} to {longest}{_curve(times)})"
     spread += _median_apart(times)
     name = "time" if step.is_part else step.word
-    found = {"time": _Fact(times.mean_ns, time, f"{name} ", spread)}
+    mark = step.run.mark
+    found = {"time": _Fact(times.mean_ns, time, f"{name} {mark('iteration_ns')}", spread)}
     if (tokens := step.tokens_per_s()) is not None:
-        found["tokens"] = _Fact(tokens, _thousands, "", " tok/s")
+        found["tokens"] = _Fact(tokens, _thousands, mark("tokens_per_s"), " tok/s")
     kernels = step.tree.split(step.view.path, ("operation", "kernel"))
     if THEORY in whole and not unknown_flops(kernels):
-        mark = "~" if THEORY in step.divided else ""
-        found["peak"] = _Fact(step.of_peak_pct, _percent, f"MFU {mark}", is_share=True)
+        divided = "~" if THEORY in step.divided else ""
+        found["peak"] = _Fact(step.of_peak_pct, _percent, f"MFU {divided}", is_share=True)
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)
     if (watts := total_power(step.run, step.view)) is not None:
-        found["power"] = _Fact(watts, power_text)
+        found["power"] = _Fact(watts, power_text, mark("power_w"))
     return found
 
 
@@ -338,6 +339,6 @@ def _sources(step: Step) -> str:
     telemetry = {"gfx_mhz": "clock", "power_w": "power"}
     lacks = [word for name, word in telemetry.items() if not is_measured(name, table)]
     if counters == "no counters" and len(lacks) == 2:
-        return "trace only"
+        return "telemetry is being read" if run.awaits_telemetry else "trace only"
     text = f"no {lacks[0]}" if len(lacks) == 1 else "no telemetry" if lacks else "telemetry"
     return facts(counters, text)

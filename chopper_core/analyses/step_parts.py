@@ -33,6 +33,7 @@ from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, c
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
 """The phases whose compute is divided further."""
+IDLE: Final = "launch"
 PARTS: Final = (
     *(f"{phase.name.lower()} {word}" for phase in _PHASES for word in _BY_PHASE),
     "optimizer",
@@ -40,13 +41,13 @@ PARTS: Final = (
     "other compute",
     "communication",
     "copies",
-    "launch",
+    IDLE,
 )
 """They add up to all time: compute by kind, then exposed communication and copies, then idle."""
 _STATES: Final = {
     "communication": "exposed_comm_ns",
     "copies": "exposed_copy_ns",
-    "launch": "idle_ns",
+    IDLE: "idle_ns",
 }
 """The parts that are no compute → the column of each."""
 COMPUTE_PARTS: Final = PARTS[: -len(_STATES)]

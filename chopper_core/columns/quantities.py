@@ -76,7 +76,7 @@ token energy | J | analyses.step_energy.StepEnergy
 MFU | % | analyses.time_parts.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
     step time. The model's FLOPs are those of forward and backward once:
-    recomputation is a loss. "theory %", the part of the charged time, is less while two kernels
+    recomputation is a loss. "ideal %", the part of the charged time, is less while two kernels
     compute at once.
     base: a ratio of sums
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some

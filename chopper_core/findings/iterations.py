@@ -73,6 +73,8 @@ DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the firs
     the limit of a longer step; the line through them also grows by 6 deviations from it""")
 _AS_SLOW: Final = 0.25
 """Of what a first step takes longer: one that does so for as long has its reason."""
+_ALONE: Final = 0.5
+"""Of how much longer a GPU computes: with more, another one does so, too."""
 _MAX_APART: Final = 1_000
 """Steps of which each may have a reason of its own."""
 SET_UP: Final = "the run's first step, which warms up: set-up time isn't counted as a cost"
@@ -158,6 +160,13 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
             found[part] = each / len(gpus)
         return found
 
+    @cached_property
+    def computes(self) -> Float64:
+        """The compute of each GPU (rows) in each step (columns)."""
+        context, cells = self.context, self.context.by_iteration
+        took = cells.sum("compute_ns") + cells.sum("overlap_ns")
+        return of_steps(cells, context.gpus, context.all_iterations.tolist(), took)
+
     def name(self, cost: Cost) -> str:
         """A kind of time in a sentence; idle time without launch records isn't explained."""
         sums = [int(self.context.by_iteration.sum(name).sum()) for name in _PARTS[Cost.LAUNCH][1:]]
@@ -196,9 +205,11 @@ def _by_reason(times: _TimeByKind, slow: Index, usual: _Usual) -> Iterator[Index
     grown = np.stack([each[slow] - usual.of(each) for each in times.kinds.values()])
     cost_of = dict(zip(slow.tolist(), grown.argmax(axis=0).tolist(), strict=True))
 
-    def reason(place: int) -> tuple[int, str]:
-        cost = cost_of[place]
-        return cost, _doing(times, np.array([place]), usual, kinds[cost])[0]
+    def reason(place: int) -> tuple[int, str, int]:
+        cost, own = cost_of[place], np.array([place])
+        longest = _one_longer(times, own, usual)
+        doing = _doing(times, own, usual, kinds[cost])[0]
+        return cost, doing, -1 if longest is None else longest.gpu
 
     return map(np.array, grouped_by(slow.tolist(), reason).values())
 
@@ -233,7 +244,13 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
         total_ns=lost * len(context.gpus),
         cells=context.cells_of(iteration=iterations[slow].tolist()),
     )
-    return replace(found, remedy=why.of_this(changes))
+    return _with_remedy(found, why.of_this(changes))
+
+
+def _with_remedy(finding: Finding, remedy: str) -> Finding:
+    even = "made as long as its peers', its work also loses the variation that every step has"
+    is_evened = finding.kind == Cost.COMPUTE and "as peers" in remedy
+    return replace(finding, remedy=remedy, why_more=even if is_evened else "")
 
 
 def _which(iterations: Int64, places: Index) -> str:
@@ -345,7 +362,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             cells=context.cells_of(iteration=which),
             group=Group.BETTER if is_first else None,
         )
-        yield replace(finding, remedy=why.of_this(changes))
+        yield _with_remedy(finding, why.of_this(changes))
 
 
 def _drift(times: _TimeByKind) -> Iterator[Finding]:
@@ -375,7 +392,7 @@ def _drift(times: _TimeByKind) -> Iterator[Finding]:
         cells=context.cells_of(iteration=numbers[quarter:].tolist()),
         changes=(),
     )
-    yield replace(found, remedy=why.of_this(changes))
+    yield _with_remedy(found, why.of_this(changes))
 
 
 def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
@@ -419,7 +436,7 @@ def _longer_compute(times: _TimeByKind, known: list[int]) -> Iterator[Finding]:
         cells=context.cells_of(iteration=which),
     )
     remedy = f"{_only_steps(context, numbers[places])} {_COMPUTES_AS_PEERS}"
-    yield replace(finding, remedy=why.of_this(remedy))
+    yield _with_remedy(finding, why.of_this(remedy))
 
 
 def _regime(each: Float64) -> Mask:
@@ -524,11 +541,46 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     changes = [each.replace("launch x0", f"launch x{usually:.4f}") for each in changes_of(grown)]
     numbers = context.all_iterations
     when = _only_steps(context, numbers[slow])
+    if (longest := _one_longer(times, slow, usual)) is not None:
+        return Cost.COMPUTE, mostly, longest.remedy(context, numbers[slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
 
 
 def _only_steps(context: FindingsContext, steps: Int64) -> str:
     return only("iteration", [context.text("iteration", step) for step in steps.tolist()])
+
+
+class _LongerOnOne(Struct, frozen=True):
+    """The one GPU that computes longer in slow steps, while the others wait for it."""
+
+    gpu: int
+    ns: float
+    """How much longer, mean over the steps."""
+
+    @property
+    def why(self) -> _Why:
+        text = f": GPU {self.gpu} computes {time(self.ns)} longer, and the others wait"
+        return _Why(text, f": GPU {self.gpu} computes longer")
+
+    def remedy(self, context: FindingsContext, steps: Int64) -> str:
+        own = only("gpu", [context.text("gpu", self.gpu)])
+        return f"{own} {_only_steps(context, steps)} {_COMPUTES_AS_PEERS}"
+
+
+def _one_longer(times: _TimeByKind, slow: Index, usual: _Usual) -> _LongerOnOne | None:
+    """The one GPU whose longer compute explains steps in which the GPUs are mostly idle for no
+    known reason, such as those of other pipeline stages; None without."""
+    context = times.context
+    more = {part: each[slow].mean() - usual.of(each) for part, each in times.kinds.items()}
+    if len(context.gpus) < 2 or max(more, key=lambda part: more[part]) != Cost.LAUNCH:
+        return None
+    common = np.array([usual.of(each) for each in times.computes])
+    grown = times.computes[:, slow].mean(axis=1) - common
+    lost = float(context.took_ns[slow].mean()) - usual.of(context.took_ns)
+    *_, second, most = np.sort(grown).tolist()
+    if most < EXPLAINED.share * lost or second > _ALONE * most:
+        return None
+    return _LongerOnOne(context.gpus[int(grown.argmax())], most)
 
 
 def _more_work(context: FindingsContext, slow: Index) -> str:
@@ -558,9 +610,11 @@ class _Why(Struct, frozen=True):
 
 
 def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> _Why:
-    """Why slow steps take longer: what hosts do, which the phrase has already; of compute more
-    work, a lower clock, an operation, or what memory bounds."""
+    """Why slow steps take longer: one GPU for which the others wait; what hosts do, which the
+    phrase has already; of compute more work, a lower clock, an operation, or what memory bounds."""
     context = times.context
+    if (longest := _one_longer(times, slow, usual)) is not None:
+        return longest.why
     if cost == Cost.HOST and (doing := _doing(times, slow, usual, cost)[0]):
         return _Why(short=f": {shortened(doing.removeprefix(' in ').partition(' (')[0])}")
     if cost != Cost.COMPUTE:

@@ -37,7 +37,7 @@ from chopper_core.model.side_table import HostLane
 from chopper_core.model.view import SEPARATOR
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, sums_of
+from chopper_core.util.grouping import distinct, grouped_by, sums_of
 
 MAX_ERROR: Final = 0.02
 """Of the step: with a larger error of the replay, only what saves far more is known."""
@@ -276,8 +276,9 @@ def in_groups(
     """The findings, each followed by its parts; and the place of the one that each is a part of.
 
     They come by group (`Group`), the largest first. A part saves no more than the finding that it
-    is a part of, and those to fix together no more than the step can lose. Findings that nothing
-    replays come after those that something does, and those of unknown cost last.
+    is a part of, and those to fix together no more than the step can lose. What saves nothing until
+    another one is fixed isn't to be fixed first. Findings that nothing replays come after those
+    that something does, and those of unknown cost last.
     """
     # Of equal savings, that of the later rule comes first.
     found = found[::-1]
@@ -297,6 +298,8 @@ def in_groups(
             listed.append(((each.rule, finding), whose))
             walk(each.parts, len(listed) - 1, max(finding.saving_ns or most_ns, 0.0))
 
+    by_group = grouped_by(known, lambda each: each.group)
+    later: list[PlacedFinding] = []
     for group in Group:
         of_group = [each for each in found if group_of(*each) == group]
         listed += [(each, None) for each in of_group if each[0].stops_job]
@@ -307,11 +310,24 @@ def in_groups(
             for each in of_group
             if each[0].of_logs and each[1].cost_ns is not None
         ]  # fmt: skip
-        own = [each for each in known if each.group == group]
-        walk([*_wholes(context, own, worth), *logged], None, context.step_ns)
+        own = by_group.get(group, [])
+        wholes, later = [*_wholes(context, own, worth), *later, *logged], []
+        if group == Group.FIX and worth is not None:
+            later = [each for each in wholes if _is_later(context, each, worth)]
+            wholes = [each for each in wholes if each not in later]
+            for each in later:
+                each.finding = replace(each.finding, group=Group.BETTER)
+        walk(wholes, None, context.step_ns)
         rest = (each for each in of_group if each[1].worth_ns is None and not each[0].stops_job)
         listed += [(each, None) for each in rest]
     return listed
+
+
+def _is_later(context: FindingsContext, one: PlacedFinding, worth: Worth) -> bool:
+    """Whether a finding saves next to nothing alone, whatever it saves once another one is fixed;
+    not one of two that save only together."""
+    most = worth.most_ns(one.finding) if one.finding.is_replayed else None
+    return most is not None and not one.parts and context.share(most) < SMALLEST_SAVING.share
 
 
 def _wholes(

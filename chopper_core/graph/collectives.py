@@ -52,6 +52,7 @@ from chopper_core.util.grouping import (
     run_sizes,
     run_starts,
     run_sums,
+    runs_of,
     stable_order,
     sums_of,
 )
@@ -362,10 +363,11 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
         if not len(own):
             continue
         start, end = table.start_ns[rows[own]], table.start_ns[rows[own]] + wait[own]
-        begins, low, high = table.start_ns[piece], start.min(), end.max()
         # Of all compute that runs during a collective, one activity is charged with the overlap.
-        is_near = (begins < high) & (begins + table.duration_ns[piece] > low)
-        computes = piece.start + np.flatnonzero(is_near & (table.overlap_ns[piece] > 0))
+        computes = piece.start + np.flatnonzero(table.overlap_ns[piece] > 0)
+        begins = table.start_ns[computes]
+        is_near = (begins < end.max()) & (begins + table.duration_ns[computes] > start.min())
+        computes = computes[is_near]
         spans = SpansOfGpus.running(
             table.gpu[computes], table.start_ns[computes], table.duration_ns[computes]
         )
@@ -425,6 +427,8 @@ def by_ends(
 
 
 _MIN_PEERS: Final = 2
+_AMONG_LAST: Final = 0.5
+"""The share of the longest lag of a step from which on others aren't hidden behind it."""
 
 
 def delays_in(
@@ -447,6 +451,10 @@ def delays_in(
     tensor and data parallelism, the one that it delays most counts, because a delay in one is a
     delay in the next.
 
+    Where compute hides the waiting, it ends in a later transfer that compute no longer hides. So a
+    GPU for which the others wait, hidden or not, delays them at least by the exposed communication
+    that they have more than it, if it is among the last of them.
+
     What a GPU is late for by waiting is the delay of one that it exchanges with, as far as that
     takes longer than its own peers (`extra_ns`, as the delays): the first stage of a pipeline
     delays the second one's peers.
@@ -457,7 +465,7 @@ def delays_in(
     for number, own in enumerate(peers):
         kin[list(own)] = number
     key = ("lateness", peers, scope.iterations)
-    team_of, *late_ns = run.memo(key, lambda: _lateness(found, kin))
+    team_of, *late_ns, behind_ns = run.memo(key, lambda: _lateness(found, kin))
     chosen = np.isin(table.gpu[scope.rows], gpus) & np.isin(table.iteration[scope.rows], iterations)
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])
@@ -471,14 +479,20 @@ def delays_in(
     first, first_of_side = run_starts(place[of_gpu]), run_starts(side[of_side])
     seated = place[of_gpu[first]]
 
-    def most(of_members: Int64) -> Float64:
-        late = sums_of(of_members[members], seat * count + when, len(cell)).astype(np.float64)
-        beyond = np.nan_to_num(late - others_median_of(late, cell)).reshape(-1, count)
+    def beyond_others_of(of_rows: Int64) -> Float64:
+        sums = sums_of(of_rows, seat * count + when, len(cell)).astype(np.float64)
+        return np.nan_to_num(sums - others_median_of(sums, cell)).reshape(-1, count)
+
+    def most(beyond: Float64) -> Float64:
         delays = np.zeros((len(gpus), count))
         delays[seated] = np.maximum(run_maxima(beyond[of_gpu], first), 0.0)
         return delays
 
-    delays, passed_on = map(most, late_ns)
+    delays, passed_on = (most(beyond_others_of(each[members])) for each in late_ns)
+    less = -beyond_others_of(table.exposed_comm_ns[rows])
+    least = _AMONG_LAST * run_maxima(less[of_side], first_of_side)[side]
+    hidden = np.where(less > least, np.minimum(beyond_others_of(behind_ns[members]), less), 0.0)
+    delays = np.maximum(delays, most(hidden))
     of_team = run_starts(team[of_side[first_of_side]])
     if len(of_team) < len(first_of_side):
         # The end of an iteration delays the next one.
@@ -499,9 +513,9 @@ def _most_of_others(values: Float64, first: Index) -> Float64:
     return np.where(is_most, np.where(several, most, next_most)[run], most[run])
 
 
-def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:
+def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64, Int64]:
     """The set of GPUs of each collective, and how long the others wait for each kernel, exposed:
-    for its own work, and for what its GPU waited for.
+    for its own work, and for what its GPU waited for; and for its own work, hidden waits included.
 
     `kin` is the set of peers of each GPU, as a number.
     """
@@ -527,11 +541,13 @@ def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:
     for each in (late, waited):
         each[sizes[side] < _MIN_PEERS] = 0
     # A stage of a pipeline waits for the stage before it by design.
-    share[found.of_kind(PAIRWISE)] = 0.0
+    is_pairwise = found.of_kind(PAIRWISE)
+    share[is_pairwise] = 0.0
+    behind = np.where(is_pairwise[found.member_set], 0, late)
     late, waited = (
         np.rint(each * share[found.member_set]).astype(np.int64) for each in (late, waited)
     )
-    return team, late, waited
+    return team, late, waited, behind
 
 
 def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Float64) -> Int64:
@@ -549,14 +565,20 @@ def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Flo
     before = np.empty(len(rows), np.int64)
     before[order] = sums - np.repeat(sums[first], run_sizes(first, len(order)))
     order = order[stable_order(lane[order])]
-    first = run_starts(lane[order])
-    turn = np.arange(len(order)) - np.repeat(first, run_sizes(first, len(order)))
-    later = np.flatnonzero(turn)
+    place, is_first = np.arange(len(order)), run_mask(lane[order])
+    later = np.flatnonzero(~is_first)
     last, total = order[later - 1], before
     total[order[later]] -= before[last] + exposed[last]
-    # Of all lanes at once: what is behind its first collective, its second one, and so on.
-    by_turn = later[stable_order(turn[later])]
-    for own in np.split(by_turn, run_starts(turn[by_turn])[1:]):
-        share, carried = hidden[order[own - 1]], total[order[own - 1]]
-        total[order[own]] += np.rint(share * carried).astype(np.int64)
-    return total
+    # Of all lanes at once: the collectives right behind one that hands nothing on, those behind
+    # them, and so on.
+    total, share = total[order], np.append(0.0, hidden[order[:-1]])
+    is_carried = ~is_first & (share != 0)
+    turn = place - np.maximum.accumulate(np.where(is_carried, 0, place))
+    by_turn = np.flatnonzero(is_carried)
+    by_turn = by_turn[stable_order(turn[by_turn])]
+    for _, own in runs_of(turn[by_turn]):
+        each = by_turn[own]
+        total[each] += np.rint(share[each] * total[each - 1]).astype(np.int64)
+    found = np.empty_like(total)
+    found[order] = total
+    return found

@@ -276,6 +276,8 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     """The names of parts that only some GPUs distinguish: the time of all is divided as on them."""
     opens: Callable[[int], View] | None = None
     """The view that a part opens, sorted by its column; None: the parts have no columns."""
+    doubted: tuple[str, ...] = ()
+    """The names of parts that a doubt about the data touches."""
 
     @property
     def shares(self) -> Float64:

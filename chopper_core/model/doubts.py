@@ -31,7 +31,10 @@ NOTE: Final = "doubt: "
 """Begins the note on a doubt."""
 
 
-_IDLE: Final = ("idle_ns", "idle_host_ns", "idle_launch_ns", "idle_unknown_ns", "idle_after_ns")
+_IDLE: Final = (
+    *("idle_ns", "idle_host_ns", "idle_launch_ns", "idle_latency_ns", "idle_queued_ns"),
+    *("idle_unknown_ns", "idle_after_ns", "idle_pct"),
+)
 _STEP: Final = ("elapsed_ns", "busy_pct", "iteration_ns", "tokens_per_s", *_IDLE)
 
 

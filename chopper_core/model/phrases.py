@@ -88,6 +88,17 @@ def age_text(age_s: float) -> str:
     return f"{age_s // 86_400:,.0f} days"
 
 
+def of_one(words: str) -> str:
+    """What counts several things as it counts one: `launch calls without …` → `launch call …`."""
+    noun = next((word for word in words.split(" ") if word.endswith("s")), "")
+    if noun in ("", "µs"):
+        return words
+    ends = {"ies": "y", "ches": "ch", "s": ""}
+    plural, singular = next(each for each in ends.items() if noun.endswith(each[0]))
+    one = words.replace(noun, noun.removesuffix(plural) + singular, 1)
+    return one.replace("that start before their", "that starts before its")
+
+
 def count(number: int, word: str) -> str:
     """A number of things: `1 layer`, `3 layers`, `2 classes`, `5 activities`."""
     if number != 1:

@@ -198,6 +198,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """The columns whose figures a doubt touches."""
         return frozenset(column for doubt in self.doubts for column in doubt.columns)
 
+    def mark(self, column: str) -> str:
+        """What stands before a figure of the column in a sentence: `~` where a doubt touches it."""
+        return "~" if column in self.doubted else ""
+
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted({gpu.rank for gpu in self.gpus}))

@@ -36,6 +36,7 @@ from chopper_core.model.inputs import (
     TelemetrySource,
 )
 from chopper_core.model.overrides import seconds_text
+from chopper_core.model.phrases import of_one
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
@@ -651,7 +652,8 @@ def _counts(sources: Sequence[_Document], key: str) -> list[str]:
         if least[0] < most[0]:
             count = f"{least[0]} (rank {least[1]}) to {most[0]} (rank {most[1]})"
         if most[0]:
-            found.append((most[0], f"{count} {name or 'without category'}"))
+            words = of_one(name) if key == "findings" and most[0] == 1 else name
+            found.append((most[0], f"{count} {words or 'without category'}"))
     return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
 
 

@@ -326,7 +326,7 @@ def _worth(frame: Frame, row: int) -> str:
     if isinstance(saving, int | float) and isinstance(share, int | float):
         bar = f'<i style="width:{max(2 * min(share, 100.0), 2.0):.1f}px"></i>' if share > 0 else ""
         bound = "≤" if frame.values["saving_ns"].is_bound(row) else ""
-        of_step = percent(share / 100)
+        of_step = escape(percent(share / 100))
         parts.append(f"{bar}saves <b>{bound}{time_text(saving)}</b>, {of_step}")
     if isinstance(low, int | float) and isinstance(high, int | float):
         parts[-1] += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'

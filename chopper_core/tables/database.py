@@ -6,8 +6,9 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -16,6 +17,7 @@ from chopper_core.tables.columns import int_column
 from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Cancelled
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors from a damaged database, whose error messages may be invalid UTF-8."""
@@ -32,6 +34,11 @@ _STEPS_PER_BYTE: Final = 100
 _ROWS_OF_ANY: Final = 100_000
 _BYTES_PER_ROW: Final = 8
 """The fewest that a row takes; pages that are read again and again have more rows."""
+_TOO_MANY: Final = "it has more rows than fit into the file"
+_INTERRUPTED: Final = "interrupted"
+_NOT_CALLED: Final = "user-defined function raised exception"
+_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+_Chunk = TypeVar("_Chunk")
 
 
 class Database(sqlite3.Connection):
@@ -79,9 +86,9 @@ class Database(sqlite3.Connection):
         """
         parts: list[Sequence[Int64]] = []
         done = 0
-        for rows in self.chunks(table, query, losses, ROWS_PER_CHUNK):
-            parts.append([int_column(column) for column in zip(*rows, strict=True)])
-            done += len(rows)
+        for columns in self.column_chunks(table, query, width, losses, ROWS_PER_CHUNK):
+            parts.append([*map(int_column, columns)])
+            done += len(columns[0])
             advance(done)
         if not parts:
             return [np.empty(0, np.int64)] * width
@@ -91,17 +98,82 @@ class Database(sqlite3.Connection):
         self, table: str, query: str, losses: Losses, rows: int, values: Sequence[str] = ()
     ) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a query in chunks; those after damage are lost and noted."""
-        self._steps_left, left = self._max_steps, self.max_rows
+        return self._before_damage(table, self._rows(query, rows, values), losses)
+
+    def column_chunks(
+        self,
+        table: str,
+        query: str,
+        width: int,
+        losses: Losses,
+        rows: int,
+        values: Sequence[str] = (),
+    ) -> Iterator[list[Sequence[Any]]]:
+        """Yield the columns of a query in chunks of rows, in half the time that `chunks` takes."""
+        return self._before_damage(table, self._columns(query, width, rows, values), losses)
+
+    def _before_damage(
+        self, table: str, chunks: Iterator[_Chunk], losses: Losses
+    ) -> Iterator[_Chunk]:
         try:
-            cursor = self.execute(query, values)
-            while found := cursor.fetchmany(rows):
-                yield found
-                left -= len(found)
-                if left <= 0:
-                    raise sqlite3.DataError("it has more rows than fit into the file")
+            yield from chunks
         except SQLITE_ERRORS as error:
+            if _INTERRUPTED in str(error) and self._steps_left >= 0:
+                raise Cancelled from error  # By a signal, which SQLite has turned into this.
             losses.truncated = True
             losses.notes.append(f"{table} is damaged ({error}); its remaining rows are lost.")
+
+    def _rows(
+        self, query: str, rows: int, values: Sequence[str]
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        self._steps_left, left = self._max_steps, self.max_rows
+        cursor = self.execute(query, values)
+        while found := cursor.fetchmany(rows):
+            yield found
+            left -= len(found)
+            if left <= 0:
+                raise sqlite3.DataError(_TOO_MANY)
+
+    def _columns(
+        self, query: str, width: int, rows: int, values: Sequence[str]
+    ) -> Iterator[list[Sequence[Any]]]:
+        """Have SQLite call a function with each row: fetching one takes twice the time."""
+        cells, whole = list[Any](), rows * width
+
+        def take(*row: Any) -> bool:
+            nonlocal cells
+            cells += row
+            return len(cells) >= whole
+
+        names = ", ".join(f"c{number}" for number in range(width))
+        # The limit keeps SQLite from calling the function with rows that the query leaves out.
+        taken = (
+            f"WITH asked({names}) AS ({query} LIMIT -1) SELECT NULL FROM asked WHERE take({names})"
+        )
+        self._steps_left, done = self._max_steps, 0
+        self.create_function("take", width, take)
+        try:
+            for _ in chain(self.execute(taken, values), (None,)):
+                if not cells:
+                    return
+                # Python asks SQLite for a row before it gives the one before.
+                found, cells = cells[:whole], cells[whole:]
+                yield [found[number::width] for number in range(width)]
+                done += 1
+                if done * rows >= self.max_rows:
+                    raise sqlite3.DataError(_TOO_MANY)
+            return
+        except sqlite3.DatabaseError as error:
+            if _NOT_CALLED not in str(error):
+                if cells:
+                    yield [cells[number::width] for number in range(width)]
+                raise
+        at = done * rows + len(cells) // width
+        failed = self.execute(f"{query} LIMIT 1 OFFSET {at}", values).fetchone() or ()
+        if not any(_REPLACED in str(cell) for cell in failed):
+            raise Cancelled  # By a signal: only text that isn't UTF-8 is no argument.
+        for chunk in islice(self._rows(query, rows, values), done, None):
+            yield [*zip(*chunk, strict=True)]
 
 
 @contextmanager
@@ -120,7 +192,7 @@ def opened_database(path: Path, kind: str) -> Iterator[Database]:
             try:
                 database.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
             except sqlite3.OperationalError as error:
-                if "interrupted" not in str(error):
+                if _INTERRUPTED not in str(error):
                     raise
                 raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
             database.text_factory = lambda value: value.decode("utf-8", "replace")

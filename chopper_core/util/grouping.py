@@ -307,7 +307,9 @@ def distinct(values: AnyArray) -> AnyArray:
 def isin(values: AnyArray, wanted: Sequence[int] | AnyArray) -> Mask:
     """As `np.isin`, which takes long to begin."""
     if len(wanted) > _FEW_WANTED:
-        return np.isin(values, wanted)
+        # Codes of levels come in long runs, which are looked up once each.
+        first = run_starts(values)
+        return np.repeat(np.isin(values[first], wanted), run_sizes(first, len(values)))
     found = np.zeros(len(values), np.bool_)
     for each in map(int, wanted):
         found |= values == each

@@ -104,6 +104,10 @@ def view_module(name: str) -> ViewModule:
         return cast("ViewModule", import_module(_OF_SETS[name]))
     if (plugin := plugin_of(name)) is not None:
         return cast("ViewModule", plugin.load("SPEC", "answer"))
+    # People type what the header shows.
+    for each, tab in TABS.items():
+        if name.lower() in (tab.title.lower(), tab.name.lower(), PLACES[tab.place].lower()):
+            raise UsageError(f"unknown view {name!r}; {tab.name} is view={each}")
     raise UsageError(f"unknown view {name!r}; the views are {', '.join(views_of_one_run())}")
 
 

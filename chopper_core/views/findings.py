@@ -27,7 +27,7 @@ from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
-from chopper_core.views.shared.told_findings import ranges
+from chopper_core.views.shared.told_findings import ranges, told, unknown_in_short
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -54,7 +54,8 @@ HIGH: Final = column(f"""saving_high_ns | ns | saves max
     missing: {SAVING.missing_because}""")
 GROUP: Final = column("""group | | group
     What it asks for: fix first (a cause), could be better (what all GPUs lose alike, such as
-    kernels below their roof, and set-up), or not known (what the files lack).""")
+    kernels below their roof, set-up, and what saves nothing until another finding is fixed), or not
+    known (what the files lack).""")
 ADVICE: Final = column("""advice | | what to do
     What to try, the most likely first, at most three sentences: only what the run shows to fit.
     missing: nothing that the run shows tells what would help""")
@@ -112,7 +113,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         shown=_shown(run, findings),
         opens=lambda row: _evidence(findings[row], view),
-        headline=(_headline(known),),
+        headline=(_headline(known, unknown_in_short(told(run, view))),),
         base=replace(base_of_steps(run, view), is_of_step=True),
         notes=(
             *_together(context, worth, placed),
@@ -142,7 +143,7 @@ def _rounded(figures: Sequence[float | None]) -> Values:
     return Values(whole, np.array([each is None for each in figures], np.bool_))
 
 
-def _headline(known: Checked) -> str:
+def _headline(known: Checked, unknown: str) -> str:
     context = known.context
     groups, parts = count_findings([whose is not None for _, whose in known.placed])
     result = (count(groups, "finding") if groups else "nothing stands out") + parts
@@ -153,9 +154,11 @@ def _headline(known: Checked) -> str:
             return facts(result, "memory snapshots alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
+    mark, per = context.run.mark("iteration_ns"), " per step" if context.has_iterations else ""
     return facts(
         result,
-        time(context.step_ns) + (" per step" if context.has_iterations else "") + _mean_of(context),
+        unknown,
+        f"{mark}{time(context.step_ns)}{per}{_mean_of(context)}",
         f"{len(rules_of(context.run))} rules checked",
     )
 

@@ -58,7 +58,7 @@ def answer(run: Run, view: View) -> ViewResult:
         lost = _by_part(run, node, whole)
         used = [*lost]
         names = LabelledRows(STEP_PART, [TITLES[name] for name in used])
-        marks = np.array([whole.is_divided(name)[0] for name in used], np.bool_)
+        marks = np.array([whole.is_divided(name)[0] or name in run.doubted for name in used])
         loss = Values(np.array([*lost.values()], np.float64), extrapolated=marks)
         share = replace(
             quotient(loss.numbers, whole.elapsed_ns.repeat(len(loss)), 100.0), extrapolated=marks
@@ -70,7 +70,7 @@ def answer(run: Run, view: View) -> ViewResult:
             total,
             opens=lambda row: _opens(view, used[row]),
             sort="-loss_ns",
-            headline=_headline(base, whole),
+            headline=_headline(run, base, whole),
             notes=divided_note(run, whole, node),
         )
     parts = parts_in(rows.scope(run))
@@ -83,7 +83,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total,
         sort="-loss_ns",
         shown=("loss_ns", "loss_pct", "elapsed_ns", *known),
-        headline=_headline(base, whole),
+        headline=_headline(run, base, whole),
         notes=divided_note(run, whole, node),
     )
 
@@ -113,13 +113,14 @@ def _amount(base: Base, part: float, whole: float) -> str:
     return f"{time_text(base.each(part))}, {percent(part / max(whole, 1.0))}"
 
 
-def _headline(base: Base, whole: TimeParts) -> tuple[str, ...]:
+def _headline(run: Run, base: Base, whole: TimeParts) -> tuple[str, ...]:
     step, ideal = float(whole.elapsed_ns[0]), whole.known(THEORY).at(0)
+    mark = run.mark("elapsed_ns")
     known = "ideal unknown: no FLOPs with a known peak, so that compute is not explained"
     return (
         facts(
-            f"{time_text(base.each(step))}{base.words}",
+            f"{mark}{time_text(base.each(step))}{base.words}",
             known if ideal is None else f"ideal {time_text(base.each(ideal))}",
-            "" if ideal is None else f"lost {_amount(base, step - ideal, step)}",
+            "" if ideal is None else f"lost {mark}{_amount(base, step - ideal, step)}",
         ),
     )

@@ -72,7 +72,7 @@ def answer(run: Run, view: View) -> ViewResult:
         columns_of(total),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=("elapsed_ns", *_columns_of(used), *(SHARES[name] for name in used), *used),
-        headline=(_headline(base, whole),),
+        headline=(_headline(run, base, whole),),
         notes=(
             *_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
             *divided_note(run, whole, rows.whole),
@@ -95,17 +95,17 @@ def _figures(scope: Scope, parts: TimeParts) -> dict[str, Values]:
     return {"elapsed_ns": Values(parts.elapsed_ns), **own, **parts.values}
 
 
-def _headline(base: Base, whole: TimeParts) -> str:
+def _headline(run: Run, base: Base, whole: TimeParts) -> str:
     elapsed = base.each(int(whole.elapsed_ns[0]))
     shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
     name = max((name for name in LOSSES if name != UNKNOWN), key=lambda each: shares[each])
     lost, unknown = (base.each(float(whole.ns(each)[0])) for each in (name, UNKNOWN))
     kind = "largest known loss" if shares[UNKNOWN] > shares[name] else "largest loss"
     theory = whole.known(THEORY).at(0)
-    of = f"of {time_text(elapsed)}{base.words}"
+    of = f"of {run.mark('elapsed_ns')}{time_text(elapsed)}{base.words}"
 
     def mark(part: str) -> str:
-        return "~" if whole.is_divided(part)[0] else ""
+        return "~" if whole.is_divided(part)[0] else run.mark(part)
 
     return facts(
         f"{mark(name)}{_amount(lost, elapsed)} {TITLES[name]}, the {kind}"

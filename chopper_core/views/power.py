@@ -34,6 +34,7 @@ from chopper_core.analyses.samples import (
     sampled_columns,
     sampled_notes,
     totals_of,
+    without_totals,
 )
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_times import untraced_in
@@ -129,7 +130,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if untraced:
         alone = f"{len(untraced)} of {len(found)} GPUs have telemetry alone"
         notes = (f"{alone}: their steps are those of the other GPUs", *notes)
-    headline = _headline(found, energy)
+    headline = _headline(found, energy, busy_mhz=_busy_mhz(run, view, found))
     if by != "gpu":
         rows, own, line = of_groups(run, gpus, by, own, energy)
         headline = (*headline, *line)
@@ -222,7 +223,11 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         total=totals_of(known),
         shown=known_columns(known, _SHOWN_ALONE),
         headline=headline,
-        notes=(*([run.status] if run.status else []), *sampled_notes(run)),
+        notes=(
+            *([run.status] if run.status else []),
+            *sampled_notes(run),
+            *without_totals(known),
+        ),
         charts=charts(found, run.origin_ns),
     )
 
@@ -280,16 +285,24 @@ def _by_label(
         ],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        headline=_headline(found, energy),
+        headline=_headline(found, energy, busy_mhz=_busy_mhz(run, view, found)),
         notes=_notes(found),
         charts=energy_bars(by, rows.labels, joules / divisors),
     )
+
+
+def _busy_mhz(run: Run, view: View, found: list[GpuSamples]) -> Float64:
+    """The clock of each GPU over its activities, as the tree has it; NaN of one without a trace."""
+    rows = Partition.of(run.tree_of(view), view, "gpu")
+    known = dict(zip(rows.labels, METRICS["gfx_mhz"].compute(rows.scope(run)).known(), strict=True))
+    return np.array([known.get(str(gpu.gpu), np.nan) for gpu in found])
 
 
 def _headline(
     found: list[GpuSamples],
     energy: StepEnergy | None = None,
     known_means: Mapping[str, Float64] = {},
+    busy_mhz: Float64 | None = None,
 ) -> tuple[str, ...]:
     def means(signal: str) -> Float64:
         if signal in known_means:
@@ -301,7 +314,8 @@ def _headline(
     first, second = [], []
     power, several = means("power_w"), len(found) > 1
     # A GPU that idles longer has a lower mean clock, and isn't slower.
-    gfx, when = np.array([gpu.busy.mean() for gpu in found]), "while busy"
+    sampled_mhz, when = np.array([gpu.busy.mean() for gpu in found]), "while busy"
+    gfx = sampled_mhz if busy_mhz is None else np.where(np.isnan(busy_mhz), sampled_mhz, busy_mhz)
     if not np.isfinite(gfx).any():
         gfx, when = means("gfx_mhz"), "on average"
     if np.isfinite(power).all():

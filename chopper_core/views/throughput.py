@@ -14,6 +14,7 @@ from chopper_core.analyses.base import PAIR, base_of_steps
 from chopper_core.analyses.rows import GpuRows, LabelledRows
 from chopper_core.analyses.step_columns import STEADY, state_of, whole_numbers
 from chopper_core.analyses.step_parts import (
+    IDLE,
     PARTS,
     STEP_PART_ROWS,
     StepParts,
@@ -93,7 +94,7 @@ def answer(run: Run, view: View) -> ViewResult:
         whole,
         opens=lambda row: _opens(view, by, labels[row]),
         over=over,
-        headline=_headline(steps),
+        headline=_headline(run, steps),
         notes=_notes(run, view, steps),
         charts=_charts(steps),
         base=base_of_steps(run, view),
@@ -235,23 +236,28 @@ def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
     ]
 
 
-def _headline(steps: StepParts) -> tuple[str, ...]:
+def _headline(run: Run, steps: StepParts) -> tuple[str, ...]:
     if not steps.steady.any():
         return ("the scope has no complete step: throughput is unknown",)
-    tokens, took = steps.step_tokens, f"step {time_text(steps.step_ns)}"
+    took_mark, idle_mark = run.mark("iteration_ns"), run.mark("idle_ns")
+    tokens, took = steps.step_tokens, f"step {took_mark}{time_text(steps.step_ns)}"
     if not np.isfinite(tokens) or not steps.step_ns:
         over = count(int(steps.steady.sum()), "steady step")
         return (
             facts(took, f"mean of {over} on {count(len(steps.gpus), 'GPU')}", "tokens unknown"),
         )
     rate = float(token_rate(tokens, steps.step_ns))
-    every = f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs" if steps.ranks > 1 else ""
+    mark = run.mark("tokens_per_s")
+    every = f", {mark}{rate * steps.ranks:,.0f} on {steps.ranks} GPUs" if steps.ranks > 1 else ""
     means = steps.means_ns / tokens
-    largest = np.argsort(-means, kind="stable")[:3].tolist()
-    parts = ", ".join(f"{PARTS[place]} {means[place] / 1e3:.2f}" for place in largest)
+    largest = [place for place in np.argsort(-means, kind="stable")[:3].tolist() if means[place]]
+    parts = ", ".join(
+        f"{PARTS[place]} {idle_mark if PARTS[place] == IDLE else ''}{means[place] / 1e3:.2f}"
+        for place in largest
+    )
     return (
-        facts(f"{rate:,.0f} tok/s per GPU{every}", f"{took}, {tokens:,.0f} tokens"),
-        f"{means.sum() / 1e3:.2f} µs a token: {parts}",
+        facts(f"{mark}{rate:,.0f} tok/s per GPU{every}", f"{took}, {tokens:,.0f} tokens"),
+        f"{took_mark}{means.sum() / 1e3:.2f} µs a token: {parts}",
     )
 
 

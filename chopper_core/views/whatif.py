@@ -31,7 +31,7 @@ from chopper_core.graph.questions import Change, Predicted, Predictor
 from chopper_core.model.inputs import MEASURED, PREDICTED
 from chopper_core.model.phrases import count, facts, listed, percent, time
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, UNLABELLED
 from chopper_core.model.view import SEPARATOR, Baseline, View, child_of, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -284,12 +284,13 @@ def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
     if not len(sums) or not whole:
         return "none"
     most = int(sums.argmax())
-    codes = divmod(int(named[most]), phases)
-    texts = (
-        table.text_of(level, code + NO_LABEL)
-        for level, code in zip(("operation", "phase"), codes, strict=True)
-    )
-    name = HOST if named[most] < 0 else " in ".join(texts)
+    name = HOST
+    if named[most] >= 0:
+        of_operation, of_phase = (code + NO_LABEL for code in divmod(int(named[most]), phases))
+        is_named = of_operation != NO_LABEL
+        name = table.text_of("operation", of_operation) if is_named else UNLABELLED
+        if of_phase != NO_LABEL:
+            name += f" in {table.text_of('phase', of_phase)}"
     return f"{name} {100 * sums[most] / whole:.0f} %"
 
 

@@ -285,7 +285,7 @@ def _entry(
     width: int,
 ) -> Line:  # fmt: skip
     name = chart.series[place].name
-    about = "~" if name in chart.divided else ""
+    about = "~" if name in chart.divided or name in chart.doubted else ""
     figure = f"{about}{100 * shares[0, place]:.1f} %"
     if len(numbers) > 1:
         figure = f"{numbers[0, place] - numbers[1, place]:+z.1f} {chart.unit}"

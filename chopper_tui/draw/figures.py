@@ -22,7 +22,7 @@ from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.escape import clean
-from chopper_core.views import OVERVIEW
+from chopper_core.views import OVERVIEW, TABS
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.row_columns import node_figures
 
@@ -142,6 +142,11 @@ def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure
     return label, frame.level, shown
 
 
+def _title(name: str) -> str:
+    """The name of a view as the header has it."""
+    return TABS[name].name if name in TABS else name
+
+
 def detail(run: Run, frame: Frame, row: int) -> Detail:
     label, level, shown = _shown(run, frame, row)
     is_pointed = level != frame.level
@@ -167,7 +172,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         if not has_place and (figure.number is None or figure.is_nothing):
             left_out.append(figure)
         else:
-            own = "" if is_pointed else frame.view.name
+            own = "" if is_pointed or not frame.view.name else _title(frame.view.name)
             title = next((title for title, names in _KINDS.items() if name in names), own or _REST)
             groups.setdefault(title, []).append(figure)
     return Detail(

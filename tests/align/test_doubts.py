@@ -16,6 +16,7 @@ from chopper_core.findings import clock_slack_ns
 from chopper_core.findings.rule import context_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Composition
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
 from chopper_core.render.info import describe, info_text
@@ -69,6 +70,7 @@ class Trace:
         return end + 2.0
 
     def open(self, folder: Path) -> Run:
+        folder.mkdir(exist_ok=True)
         path = folder / "rank0.json"
         self.write(path)
         return open_run(str(path), jobs=1)
@@ -91,6 +93,15 @@ def codes(run: Run) -> list[str]:
 
 def step_ms(run: Run) -> float:
     return step_times(run, parse("R")).mean_ns / 1e6
+
+
+def _lost_graphs() -> Trace:
+    """A graph launch in each step, without its kernels."""
+    trace = Trace()
+    for step in trace.named("user_annotation"):
+        trace.launch("hipGraphLaunch", "lost", step["ts"] + 600.0, step["ts"] + 610.0, 5.0)
+    trace.drop(trace.named("kernel", "lost"))
+    return trace
 
 
 def test_a_clean_trace_has_no_doubt(tmp_path: Path) -> None:
@@ -116,11 +127,7 @@ def test_lost_activities_are_counted_and_their_idle_time_is_unknown(tmp_path: Pa
 
 
 def test_graph_launches_without_kernels_promise_no_saving(tmp_path: Path, wording: Wording) -> None:
-    trace = Trace()
-    for step in trace.named("user_annotation"):
-        trace.launch("hipGraphLaunch", "lost", step["ts"] + 600.0, step["ts"] + 610.0, 5.0)
-    trace.drop(trace.named("kernel", "lost"))
-    run = trace.open(tmp_path)
+    run = _lost_graphs().open(tmp_path)
     assert [(each.code, each.count, each.of) for each in run.doubts] == [("graphs", STEPS, STEPS)]
     overview = query(run, parse("R?view=overview"))
     wording(overview.headline[-1], f"{STEPS} of {STEPS} graph launches")
@@ -129,6 +136,18 @@ def test_graph_launches_without_kernels_promise_no_saving(tmp_path: Path, wordin
         if findings.values["doubt"].at(row) is not None:
             assert findings.values["confidence"].cell(row) == "low"
             assert findings.values["saving_ns"].at(row) is None
+
+
+def test_a_sentence_marks_the_figures_that_a_doubt_touches(tmp_path: Path) -> None:
+    doubtful, plain = _lost_graphs().open(tmp_path), Trace().open(tmp_path / "plain")
+    for view in ("overview", "throughput", "findings", "losses", "overheads", "launch"):
+        told, clean = (
+            "".join(query(run, parse(f"R?view={view}")).headline) for run in (doubtful, plain)
+        )
+        assert "~" in told and "~" not in clean, (told, clean)
+    bar, clean_bar = (query(run, parse("R?view=overview")).charts[0] for run in (doubtful, plain))
+    assert isinstance(bar, Composition) and isinstance(clean_bar, Composition)
+    assert (bar.doubted, clean_bar.doubted) == (("idle",), ())
 
 
 @pytest.mark.parametrize("at", ["first", "last"])

@@ -42,6 +42,17 @@ def test_zero_power_under_load_is_no_reading(tmp_path: Path, wording: Wording) -
     assert power.at(0) is not None and power.at(1) is None
 
 
+def test_a_gpu_without_any_reading_is_not_covered(tmp_path: Path) -> None:
+    run = opened(tmp_path, {0: (98, 430), 1: (98, 0), 2: (98, 432), 3: (98, "N/A")})
+    tree = query(run, parse("R?columns=power_w"))
+    (note,) = [note for note in tree.notes if note.startswith("* ")]
+    assert note == "* telemetry of 2 of 4 GPUs only: 0, 2"
+    for view in ("overview", "power"):
+        frame = query(run, parse(f"R?view={view}"))
+        assert frame.total["mean_power_w"] is None
+        assert "mean power, energy: no total, since only 2 of 4 GPUs have it" in frame.notes
+
+
 def test_use_of_zero_at_full_power_is_no_reading(tmp_path: Path, wording: Wording) -> None:
     run = opened(tmp_path, {0: (0, 700), 1: (0, 150), 2: (90, 700)})
     (note,) = texts(run)

@@ -291,7 +291,7 @@ def test_a_file_that_lost_data_says_so_on_every_view(
     text = json.dumps(TRACE)
     cut = trace.parent / "cut.json"
     cut.write_text(text[: text.rindex('"lonely"')])
-    wording.among(shown(capsys, "show", str(cut)), "1 of 1 files")
+    wording.among(shown(capsys, "show", str(cut)), "the file lost data")
     wording.among(shown(capsys, "info", str(cut)), "LOST", "cut.json")
 
 

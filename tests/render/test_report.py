@@ -85,6 +85,11 @@ def test_it_needs_nothing_else(demo_page: str) -> None:
     assert len(demo_page.encode()) <= 1_000_000
 
 
+def test_a_figure_below_what_is_shown_is_text(demo_page: str) -> None:
+    assert "&lt;0.1 %" in demo_page
+    assert not re.search(r"<\d", demo_page)
+
+
 def test_it_says_what_the_views_say(demo_page: str) -> None:
     run, page = demo_run(), Page(demo_page)
     for name in ("overview", "findings", "kernels", "ranks", "comms", "power"):

@@ -206,14 +206,14 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
         await driven.settle()
         parts = app.screen.query("PicturePane, FrameTable, CardsPane")
         places = [(part.region.y, part.region.height) for part in parts]
-        assert "trace only" in driven.text() and "placing counters" in driven.text()
+        assert "telemetry is being read" in driven.text() and "placing counters" in driven.text()
         headings = next(line for line in driven.text().split("\n") if "gfx MHz" in line)
         await driven.press("j")
         row = driven.label
         go_on.set()
         while "counters and telemetry are in" not in driven.text():
             await pilot.pause(0.05)
-        assert "trace only" not in driven.text() and "placing" not in driven.text()
+        assert "being read" not in driven.text() and "placing" not in driven.text()
         joined = next(line for line in driven.text().split("\n") if "gfx MHz" in line)
         assert joined.partition("forward")[0] == headings.partition("forward")[0]
         assert driven.label == row

@@ -189,6 +189,8 @@ def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
     frame = query(run, View("sample.json", DEEP))
     seen = detail(run, frame, frame.labels.index("all_gather"))
     assert list(seen.groups)[:2] == ["time", "telemetry"]
+    of_view = detail(run, query(run, View("sample.json", name="determinism")), 0)
+    assert "GPUs · steadiness" in of_view.groups and "determinism" not in of_view.groups
     shown = [figure for figures in seen.groups.values() for figure in figures]
     assert all(figure.number or figure.word for figure in shown)
     assert "compute_ns" in {metric.name for metric in seen.zeros}

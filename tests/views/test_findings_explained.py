@@ -21,7 +21,8 @@ from chopper_core.findings.rule import (
     Group,
     context_of,
 )
-from chopper_core.model.phrases import by_number
+from chopper_core.model.charts import Cards
+from chopper_core.model.phrases import by_number, percent
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
@@ -46,10 +47,15 @@ def assert_accounted(run: Run) -> None:
         if each.cost_ns is None or context.share(each.cost_ns) >= SMALLEST_SAVING.share
     ]
     assert sorted(each.detail for (_, each), _ in shown) == sorted(expected)
-    for (_, each), whose in shown:
+    for place, ((rule, each), whose) in enumerate(shown):
         if whose is not None and each.saving_ns is not None:
             whole = shown[whose][0][1].saving_ns
             assert whole is None or each.saving_ns <= whole
+        # What saves nothing until another one is fixed isn't to be fixed first.
+        is_first = group_of(rule, each) == Group.FIX and whose is None
+        parts = sum(other == place for _, other in shown)
+        if is_first and each.saving_ns is not None and not parts:
+            assert context.share(each.saving_ns) >= SMALLEST_SAVING.share
     ideal = float(parts_of(run, context.split()).numbers("theoretical_ns").sum()) / context.spots
     for group in Group:
         own = [each for each, whose in shown if whose is None and group_of(*each) == group]
@@ -218,3 +224,32 @@ def test_evidence_is_of_the_run_as_it_is_asked_for() -> None:
     asked = query(run, View("R", name="findings"))
     assert {asked.target(row).run for row in range(len(asked))} == {"R"}
     assert {each.evidence.run for each in told(run, View(run.name))} == {run.name}
+
+
+def test_what_saves_nothing_alone_is_not_to_be_fixed_first() -> None:
+    """The demo's exposed communication costs 6 % of the step: without it GPUs wait for GPU 5."""
+    run = demo_run()
+    found = {each.rule: each for each in told(run, View(run.name))}
+    assert found["exposed"].group == "could be better"
+    assert found["straggler"].group == "fix first"
+
+
+def test_the_headline_says_how_much_of_the_step_has_no_known_cause(tmp_path: Path) -> None:
+    """Four launches of a step block for 20 ms each, after work that has ended."""
+    rank = Rank(0, 1)
+    for number in range(3):
+        begin = rank.now
+        for place in range(40):
+            lasts = 20_000 if place % 10 == 0 else 6
+            rank.launch(GEMM, rank.now, start=rank.now + lasts, duration=500)
+            rank.events[-2]["dur"] = lasts - 1
+            rank.now += lasts + 500
+        rank.note(f"ProfilerStep#{number}", begin, rank.now)
+    run = opened([rank], tmp_path)
+    asked = query(run, View(run.name, name="findings"))
+    share = 4 * 20e6 / context_of(run, View(run.name)).step_ns
+    assert f"no known cause for {percent(share)} of the step" in asked.headline[0]
+    shown = query(run, View(run.name, name="overview"))
+    (cards,) = (chart for chart in shown.charts if isinstance(chart, Cards))
+    assert cards.number.endswith(f"no known cause for {percent(share)} of the step")
+    assert "known cause" not in query(demo_run(), View("R", name="findings")).headline[0]

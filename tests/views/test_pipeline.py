@@ -69,6 +69,30 @@ def test_a_dump_is_a_run(tmp_path: Path) -> None:
         assert int(run.table.compute_ns[own].sum() + run.table.idle_ns[own].sum()) == 19_000_000
 
 
+def test_the_rank_that_made_a_step_of_a_pipeline_long_is_named(tmp_path: Path) -> None:
+    """Rank 2 takes 3 ms more in step 4: the others are idle for that long, and wait."""
+    for rank in range(4):
+        steps = {}
+        for step in range(1, 9):
+            late = 3.0 if step == 4 else 0.0
+            before = late if rank > 2 else 0.0
+            forward = (rank + before, rank + 1 + before + late * (rank == 2))
+            back = 4 + 2 * (3 - rank) + late
+            steps[str(step)] = {
+                "total": 12 + late,
+                "fwd_start": [forward[0]], "fwd_end": [forward[1]],
+                "bwd_start": [back], "bwd_end": [back + 2],
+            }  # fmt: skip
+        (tmp_path / f"pp_{rank}.json").write_text(json.dumps(steps))
+    found = frame(open_run(str(tmp_path)), "?view=findings")
+    (row,) = (at for at, each in enumerate(found.labels) if "Step 4" in each)
+    assert found.labels[row].endswith("GPU 2 computes longer")
+    figures = found.row(row)
+    assert figures["cost_ns"] == pytest.approx(3e6 / 8, rel=0.01)
+    # It brings no more than it costs; not all ranks end their step with what waited.
+    assert 0.7 * 3e6 / 8 < figures["saving_ns"] <= 1.01 * 3e6 / 8
+
+
 def test_dumps_of_two_jobs_are_not_one_run(tmp_path: Path) -> None:
     for job in "ab":
         (tmp_path / job).mkdir()

@@ -221,10 +221,16 @@ def test_the_coolest_at_equal_speed_is_named(wording: Wording) -> None:
     # Not tp8, which is cooler still, but 10 % slower.
     wording(cool, "tp4", "71.0 °C", "peak 79", "78.0 °C", "peak 86", "tp2")
     wording(cheap, "tp8", "10.94 J", "17.6 %", "tp4")
-    wording(failed, "1 run of 4", "pp8", "It stopped")
+    wording(failed, "1 of 4 runs is incomplete", "1 without figures", "pp8", "It stopped")
     evidence = query(set_of(rows), parse("all?view=findings")).target(1)
     table = query(set_of(rows), evidence)
     assert table.labels == ["tp8", "tp4", "tp2"] and table.columns[0].name == "gpu_hotspot_c"
+
+
+def test_no_run_is_faster_by_nothing() -> None:
+    rows = [RunRow(name, name, figures={"step_time_ns": 1e6}) for name in ("one", "other")]
+    (fast,) = findings(rows)
+    assert fast == "one and other are equally fast: 1 ms"
 
 
 def test_a_slower_run_is_no_equal_however_cool(wording: Wording) -> None:

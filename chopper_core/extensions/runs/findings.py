@@ -45,6 +45,8 @@ THROTTLED: Final = Threshold(
 )  # fmt: skip
 _ENERGIES: Final = ("j_per_token", "j_per_sample", "j_per_step")
 _STEP: Final = "step_time_ns"
+_LEAST_FASTER: Final = 0.0005
+"""A run that is faster by less is as fast: its lead would be written as 0.0 %."""
 _HEAT: Final = "gpu_hotspot_c"
 _PEAK: Final = "peak_hotspot_c"
 _COLUMNS: Final = (_HEAT, _PEAK, "gpu_power_w", "gpu_mhz", "gpu_throttled_pct")
@@ -143,6 +145,9 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
         chance = max(float(speed.chances[1]), 0.001)
         how += f", beyond noise ({'below ' if chance == 0.001 else ''}{percent(chance)} by chance)"
     what = f"{first.name} is the fastest: {_with_unit(first, speed.figure)}{on_gpus}, {how}"
+    if not equal and factor - 1 < _LEAST_FASTER:
+        both = f"{first.name} and {second.name} are equally fast"
+        what = f"{both}: {_with_unit(first, speed.figure)}{on_gpus}"
     sizes = [figure_in(row, "gpus") for row in (first, second)]
     if sizes[0] != sizes[1] and np.isfinite(sizes).all():
         one, other = (
@@ -234,10 +239,14 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
     bad = [row for row in rows if row.status != OK]
     if bad:
         stopped = sum(row.status == FAILED for row in bad)
-        text = f"{count(len(bad), 'run')} of {len(rows)}, {stopped} without figures: "
+        verb = "is" if len(bad) == 1 else "are"
+        text = f"{len(bad)} of {count(len(rows), 'run')} {verb} incomplete"
+        if stopped:
+            text += f", {stopped} without figures"
+        named = f"{listed(row.name for row in bad)}; " if len(bad) > 1 else ""
         yield Finding(
-            one_line(text.removesuffix(": ")),
-            f"{text}{listed(row.name for row in bad)}; {bad[0].name}: {bad[0].reason}",
+            one_line(text),
+            f"{text}: {named}{bad[0].name}: {bad[0].reason}",
             _shown(view, "", "status:failed,short,partial", ("status", "reason")),
             Confidence.HIGH,
         )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.trace import Launches
-from chopper_core.tables.columns import Columns, GrowingColumns, codes_of
+from chopper_core.tables.columns import Columns, GrowingColumns, Interner, codes_of
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, ranked, stable_order
@@ -138,7 +138,10 @@ def _text(row: Mapping[str, Any], key: str) -> str:
     return "" if value is None else str(value).strip()
 
 
-_CALL: Final = ("correlation", "thread", "start_ns", "end_ns", "name")
+_CALL: Final = {
+    **dict.fromkeys(("correlation", "start_ns", "end_ns"), np.int64),
+    **dict.fromkeys(("thread", "name"), np.int32),
+}
 
 
 class HostSide:
@@ -148,7 +151,9 @@ class HostSide:
         self._ranges = GrowingColumns(
             dict.fromkeys(("thread", "start_ns", "end_ns", "name"), np.int64)
         )
-        self._calls = GrowingColumns(dict.fromkeys(_CALL, np.int64))
+        self._calls = GrowingColumns(_CALL)
+        self._threads: dict[int, int] = Interner()
+        """The codes of the threads of calls."""
 
     def add_ranges(self, ranges: Columns) -> None:
         """Append ranges; those without a duration are marks, which contain nothing."""
@@ -159,8 +164,10 @@ class HostSide:
         """Append calls; those without the code of a name show only what they launched."""
         names = calls.get("name", np.full(len(calls["start_ns"]), ABSENT))
         known = (calls["start_ns"] >= 0) & ((calls["correlation"] > 0) | (names >= 0))
-        columns = {**{name: calls[name] for name in _CALL if name != "name"}, "name": names}
-        self._calls.add({name: column[known] for name, column in columns.items()})
+        threads, code = ranked(calls["thread"])
+        thread = np.array([self._threads[one] for one in threads.tolist()], np.int32)[code]
+        columns = {**calls, "thread": thread, "name": names}
+        self._calls.add({name: columns[name][known] for name in _CALL})
 
     @cached_property
     def _all_calls(self) -> Columns:
@@ -168,19 +175,30 @@ class HostSide:
         return self._calls.joined()
 
     def calls(self, process: int) -> tuple[Launches, list[tuple[int, int]]]:
-        """The calls with names and valid times, and process and thread of each thread code."""
+        """The calls with names and valid times, and process and thread of each thread code.
+
+        Releases the calls.
+        """
         rows = self._all_calls
         kept = (rows["name"] >= 0) & (rows["end_ns"] >= rows["start_ns"])
-        rows = {name: column[kept] for name, column in rows.items()}
-        threads, code = ranked(rows["thread"])
+        for name in () if kept.all() else tuple(rows):
+            rows[name] = rows[name][kept]
+        duration_ns, correlation = rows.pop("end_ns"), rows.pop("correlation")
+        duration_ns -= rows["start_ns"]
+        correlation[correlation <= 0] = ABSENT
+        known = np.array([*self._threads], np.int64)
+        own = distinct(rows["thread"])
+        own = own[stable_order(known[own])]
+        place = np.zeros(len(known), np.int32)
+        place[own] = np.arange(len(own))
         found = Launches(
-            name=rows["name"].astype(np.int32),
-            thread=code.astype(np.int32),
-            start_ns=rows["start_ns"],
-            duration_ns=rows["end_ns"] - rows["start_ns"],
-            correlation=np.where(rows["correlation"] > 0, rows["correlation"], ABSENT),
+            name=rows.pop("name"),
+            thread=place[rows.pop("thread")],
+            start_ns=rows.pop("start_ns"),
+            duration_ns=duration_ns,
+            correlation=correlation,
         )
-        return found, [(process, thread) for thread in threads.tolist()]
+        return found, [(process, thread) for thread in known[own].tolist()]
 
     def regions(self, dispatches: Columns) -> tuple[Int32, bool]:
         """Return the name of the innermost range around each dispatch, or ABSENT.
@@ -195,7 +213,8 @@ class HostSide:
             return found, False
         call = first_equal(calls["correlation"], dispatches["correlation"])
         was_launched = (call >= 0) & (dispatches["correlation"] > 0)
-        thread[was_launched] = calls["thread"][call[was_launched]]
+        known = np.array([*self._threads], np.int64)
+        thread[was_launched] = known[calls["thread"][call[was_launched]]]
         time_ns[was_launched] = calls["start_ns"][call[was_launched]]
         for one in distinct(thread).tolist():
             asked = np.flatnonzero((thread == one) & (time_ns >= 0))

@@ -50,6 +50,8 @@ from chopper_core.util.grouping import (
     numbered_rows,
     places_by,
     ranked,
+    run_mask,
+    run_sizes,
     stable_order,
     sums_of,
 )
@@ -62,7 +64,9 @@ SUFFIXES: Final = ()
 
 FORMAT: Final = "rocpd"
 DISPATCHES: Final = "rocpd_kernel_dispatch"
-_CHUNK_ROWS: Final = 20_000
+_CHUNK_ROWS: Final = 4_000
+_CHUNK_VALUES: Final = 20_000
+"""Values of counters, which are of several dispatches then."""
 _MOST_PROCESSES: Final = 1_000
 _NEWEST: Final = {3: (3, 0, 5), 4: (4, 1, 0)}
 """The newest schema of each major version that this reader was checked against."""
@@ -511,6 +515,8 @@ class _Reader:
         """Of each relation."""
         self._losses.newer = _newer(self._version)
         self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
+        self._guids: dict[str, list[tuple[Any, ...]]] = {}
+        """Of each table."""
 
     def runs(self) -> list[DispatchRun]:
         for name, (relation, *columns) in _LOOKED_UP.items():
@@ -583,7 +589,12 @@ class _Reader:
         return [f"{number_of(dispatches, 'dispatch')} of {number_of(launches, 'graph launch')}."]
 
     def _rows(
-        self, relation: str, columns: Sequence[str], *, is_again: bool = False
+        self,
+        relation: str,
+        columns: Sequence[str],
+        *,
+        is_again: bool = False,
+        rows: int = _CHUNK_ROWS,
     ) -> Iterator[tuple[_RocpdProcess, Sequence[Sequence[Any]]]]:
         """Yield chunks as a process and its columns; losses of a relation are noted once.
 
@@ -596,35 +607,45 @@ class _Reader:
             wanted, joins = self._columns(name, relation, there, columns)
             # Making a string of a guid takes longer than the rest of its row.
             guid = 'R."guid"' if "guid" in there else "NULL"
-            each = f'SELECT DISTINCT {guid} FROM "{name}" R LIMIT {_MOST_PROCESSES}'
-            guids = [*chain.from_iterable(self._database.chunks(name, each, losses, _CHUNK_ROWS))]
-            for (one,) in guids:
-                query = f'SELECT {wanted} FROM "{name}" R {joins} WHERE {guid} IS ?'
-                for rows in self._database.chunks(name, query, losses, _CHUNK_ROWS, (one,)):
-                    yield self._processes[str(one or "")], list(zip(*rows, strict=True))
+            if name not in self._guids:
+                each = f'SELECT DISTINCT {guid} FROM "{name}" R LIMIT {_MOST_PROCESSES}'
+                chunks = self._database.chunks(name, each, losses, _CHUNK_ROWS)
+                self._guids[name] = [*chain.from_iterable(chunks)]
+            for (one,) in self._guids[name]:
+                selected = ", ".join(wanted.values())
+                query = f'SELECT {selected} FROM "{name}" R {joins} WHERE {guid} IS ?'
+                for found in self._database.column_chunks(
+                    name, query, len(wanted), losses, rows, (one,)
+                ):
+                    none = [None] * len(found[0])
+                    given = dict(zip(wanted, found, strict=True))
+                    yield (
+                        self._processes[str(one or "")],
+                        [given.get(column, none) for column in columns],
+                    )
 
     def _columns(
         self, name: str, relation: str, there: Set[str], columns: Sequence[str]
-    ) -> tuple[str, str]:
-        """What is selected of a table, and the tables of schema 4 that hold a part of it."""
+    ) -> tuple[dict[str, str], str]:
+        """What is selected for each column that there is, and the tables of schema 4 that hold a
+        part of a row."""
         suffix = name.removeprefix(relation)
         track, timestamp = f"rocpd_track{suffix}", f"rocpd_timestamp{suffix}"
         of_track = self._database.columns(track) if {track} <= {*self._tables} else ()
-        wanted, joins = [], {}
+        wanted, joins = dict[str, str](), {}
         for column in columns:
             if column in there:
-                wanted.append(f'R."{column}"')
+                wanted[column] = f'R."{column}"'
             elif column in _OF_TRACK and "track_id" in there and column in of_track:
-                wanted.append(f'T."{column}"')
+                wanted[column] = f'T."{column}"'
                 joins["T"] = f'LEFT JOIN "{track}" T ON T.id = R.track_id'
             elif f"{column}_id" in there and column in _TIMES and timestamp in self._tables:
                 alias = f"at_{column}"
-                wanted.append(f"{alias}.value")
+                wanted[column] = f"{alias}.value"
                 joins[alias] = f'LEFT JOIN "{timestamp}" {alias} ON {alias}.id = R.{column}_id'
-            else:
-                wanted.append("NULL")
         guids = [(f" AND {alias}.guid IS R.guid" if "guid" in there else "") for alias in joins]
-        return ", ".join(wanted), " ".join(map("".join, zip(joins.values(), guids, strict=True)))
+        joined = " ".join(map("".join, zip(joins.values(), guids, strict=True)))
+        return wanted or {columns[0]: "NULL"}, joined
 
     def _times_of_samples(self, process: _RocpdProcess) -> Lookup:
         found = Lookup()
@@ -687,7 +708,7 @@ class _Reader:
         stray, of_samples = 0, self._events_of_samples()
         columns = ("event_id", "pmc_id", "value", "sample_id", *_DIMENSIONS)
         seen: set[int] = set()
-        for process, rows in self._rows("rocpd_pmc_event", columns):
+        for process, rows in self._rows("rocpd_pmc_event", columns, rows=_CHUNK_VALUES):
             sampled = of_samples.get(id(process))
             if sampled is not None:
                 # A sample of a dispatch's counters may have its event.
@@ -696,8 +717,14 @@ class _Reader:
                 if not rows[0]:
                     continue
             events, counters, values, samples, *dimensions = rows
-            row, value = process.rows.of(int_column(events)), float_column(values)
-            codes, sample = codes_of(counters, process.counter), int_column(samples)
+            value, sample = float_column(values), int_column(samples)
+            # Instances of a counter follow each other.
+            event, number = int_column(events), int_column(counters)
+            first = np.flatnonzero(run_mask(event, number) | (number < 0))
+            sizes = run_sizes(first, len(event))
+            row = np.repeat(process.rows.of(event[first]), sizes)
+            ids = [counters[place] for place in first.tolist()]
+            codes = np.repeat(codes_of(ids, process.counter), sizes)
             is_sampled, known = sample >= 0, row >= 0
             stray += int((~known & ~is_sampled).sum())
             if is_sampled.any():
@@ -706,7 +733,9 @@ class _Reader:
             if known.any() and id(process) not in seen and self._version >= _FIRST_REPLAYS:
                 # The last dispatch may go on in the next chunk.
                 seen.add(id(process))
-                whole = np.flatnonzero(known & ((row != row[known][-1]) | (len(row) < _CHUNK_ROWS)))
+                whole = np.flatnonzero(
+                    known & ((row != row[known][-1]) | (len(row) < _CHUNK_VALUES))
+                )
                 given = [int_column(each)[whole] for each in dimensions]
                 self._notes += process.find_replays(row[whole], codes[whole], given)
             if process.replays:

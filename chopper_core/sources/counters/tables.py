@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,6 @@ from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
     GrowingColumns,
-    Interner,
     NameInterner,
     are_timed,
     bounded,
@@ -32,6 +32,7 @@ from chopper_core.tables.unread import not_used
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
+from chopper_core.util.memory import give_back
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ _COUNTER_LIMIT: Final = 2.0**64
 
 
 _SPARSE_FROM_CELLS: Final = 1 << 24
+_ROWS_AT_ONCE: Final = 1 << 16
 _MOST_CELLS_PER_ITEM: Final = 64
 """Profilers count the same few counters in dispatches that follow each other."""
 
@@ -311,6 +313,7 @@ class DispatchTable:
 
         `counters` are the names of counters that were added by numbers.
         """
+        give_back()
         named = counters or list(self.counter_names)
         refuse_width(path, len(named), "counters")
         rows = self._rows.joined()
@@ -323,7 +326,10 @@ class DispatchTable:
             rows[name] = rows[name][order]
         row_of = np.empty(len(order), np.int32)
         row_of[order] = np.arange(len(order), dtype=np.int32)
-        columns = self._dense(path, named, row_of[place], len(order))
+        row_of, count = row_of[place], len(order)
+        del first, place, order
+        give_back()
+        columns = self._dense(path, named, row_of, count)
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         process = int(rows["process"][0]) if len(rows["process"]) else ABSENT
@@ -369,12 +375,17 @@ class DispatchTable:
                 f"{count:,} dispatches, as no profiler writes; give a file with fewer counters."
             )
         columns: dict[str, Float64] = {}
-        final, codes = CounterValues(self.losses, self._sums), Interner()
+        final, numbers = CounterValues(self.losses, self._sums), defaultdict[str, list[int]](list)
         for number, name in enumerate(names):
-            given, values = self._values.take(number)
-            final.add(row_of[given], np.full(len(given), codes[name]), values)
-        for name, code in codes.items():
-            given, values = final.take(code)
+            numbers[name].append(number)
+        for name, own in numbers.items():
+            for number in own:
+                given, values = self._values.take(number)
+                for begin in range(0, len(given), _ROWS_AT_ONCE):
+                    part = slice(begin, begin + _ROWS_AT_ONCE)
+                    rows = row_of[given[part]]
+                    final.add(rows, np.zeros(len(rows), np.int64), values[part])
+            given, values = final.take(0)
             columns[name] = np.full(count, np.nan)
             columns[name][given] = values
         repeats = "of a counter and dispatch that have another one: the first is used"

@@ -95,7 +95,7 @@ def answer(run: Run, view: View) -> ViewResult:
             *dict.fromkeys(("idle_ns", *used)),
             "least_latency_ns",
         ),
-        headline=_headline(whole, base.words, gpus, depths.mean(axis=1), is_known=is_known),
+        headline=_headline(run, whole, base.words, gpus, depths.mean(axis=1), is_known=is_known),
         notes=(*clock_notes, *_notes(whole)),
         charts=tuple(charts),
     )
@@ -134,10 +134,16 @@ def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Float64, F
 
 
 def _headline(
-    whole: Mapping[str, float], base: str, gpus: Sequence[int], depth: Float64, *, is_known: bool
+    run: Run,
+    whole: Mapping[str, float],
+    base: str,
+    gpus: Sequence[int],
+    depth: Float64,
+    *,
+    is_known: bool,
 ) -> tuple[str, ...]:
     def ms(name: str, words: str) -> str:
-        return f"{time_text(whole[name])} {words}" if whole[name] else ""
+        return f"{run.mark(name)}{time_text(whole[name])} {words}" if whole[name] else ""
 
     def largest(parts: Mapping[str, str]) -> str:
         name = max(parts, key=lambda each: whole[each])

@@ -370,6 +370,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
         some,
         tuple(titles[name] for name in names if name in divided),
         opens if has_columns else None,
+        tuple(titles[name] for name in names if any(name in each.run.doubted for each in known)),
     )
 
 

@@ -12,6 +12,7 @@ from chopper_core.analyses.samples import (
     sampled_columns,
     sampled_notes,
     totals_of,
+    without_totals,
 )
 from chopper_core.analyses.step_account import (
     power_text,
@@ -76,7 +77,7 @@ def overview_of_samples(run: Run, view: View) -> ViewResult:
         total=totals_of(own),
         shown=known_columns(own, _SHOWN_OF_SAMPLES),
         headline=(_headline_of_samples(run, own), *([run.status] if run.status else [])),
-        notes=sampled_notes(run),
+        notes=(*sampled_notes(run), *without_totals(own)),
         charts=(*charts(found, run.origin_ns)[:2], cards),
     )
 

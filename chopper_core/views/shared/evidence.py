@@ -15,13 +15,13 @@ from chopper_core.columns import METRICS, heat_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition, StepBars
 from chopper_core.model.glossary import TERMS
-from chopper_core.model.phrases import others, time
+from chopper_core.model.phrases import facts, others, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.told_findings import ranges, told
+from chopper_core.views.shared.told_findings import ranges, told, unknown_in_short
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -67,11 +67,13 @@ def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 
 def number_of_findings(run: Run, view: View) -> str:
-    """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
+    """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`; and of
+    how much of the step no cause is known."""
     from chopper_core.findings import count_findings
 
-    number, parts = count_findings([each.is_part for each in told(run, view)])
-    return f"{number or 'none'}{parts}"
+    found = told(run, view)
+    number, parts = count_findings([each.is_part for each in found])
+    return facts(f"{number or 'none'}{parts}", unknown_in_short(found))
 
 
 Explained = list[tuple[str, str]]

@@ -85,7 +85,8 @@ def run_notes(run: Run, view: View) -> list[str]:
         notes.append(TIMES_NOTES[run.times_mark])
     damaged = run.memo(("damaged",), lambda: sum(bool(source.losses) for source in run.sources))
     if damaged:
-        notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")
+        which = "the file" if len(run.sources) == 1 else f"{damaged} of {len(run.sources)} files"
+        notes.append(f"{which} lost data; see `chopper info`")
     if run.memo(("repeated",), lambda: any(s.findings.get(REPEATED_STEPS) for s in run.sources)):
         notes.append("step annotations repeat numbers: a step is all that has its number")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from chopper_core.model.phrases import percent
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 
 if TYPE_CHECKING:
     from chopper_core.findings import Checked  # what was kept needs no rule
 
+_MUCH: Final = 0.1
+"""Of the step."""
 Ends = tuple[float | None, float | None]
 """Of the range of what a finding saves, in ns; None without a replay."""
 
@@ -50,6 +53,16 @@ def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
 
     kind = tuple[ToldFinding, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
+
+
+def unknown_in_short(found: Sequence[ToldFinding]) -> str:
+    """Of how much of the step the findings say that its cause isn't known, in a few words; empty
+    where that is little."""
+    from chopper_core.findings.rule import Group
+
+    own = (each for each in found if each.group == Group.UNKNOWN.text and not each.is_part)
+    share = sum(each.share_pct for each in own) / 100
+    return f"no known cause for {percent(share)} of the step" if share >= _MUCH else ""
 
 
 def is_told(run: Run, view: View) -> bool:
