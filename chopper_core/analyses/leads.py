@@ -36,7 +36,7 @@ from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.view import View, complete_order
-from chopper_core.util.arrays import Float64, Index, Int64, Numbers
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     beyond_others,
@@ -81,8 +81,9 @@ _PLACES: Final = ("phase", "layer", "operation")
 """The levels by which compute that is the same on some peers is added up."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
-_NO_CHANCE: Final = ("work", "kernels")
-"""Those of the causes that no GPU has by chance."""
+_OF_COMPUTE: Final = ("kernels", "work")
+"""Those in which it computes longer, which no GPU does by chance; in the others it computes
+nothing."""
 _MAX_EXPLAINED: Final = 64
 """GPUs whose lag is explained one by one, those that delay the others most."""
 
@@ -102,6 +103,11 @@ class Straggler(Struct, frozen=True):
     """The places of those with its cause; the end of one delays the next one."""
     cause: str | None
     """`clock`, `kernels`, `work`, `host`, `launch` or `copies`; None without a cause."""
+
+
+def word_of(cause: str) -> str:
+    """The time of `RankLeads.each` that a cause makes longer."""
+    return "kernels" if cause == "clock" else cause
 
 
 class RankLeads(Struct, frozen=True, eq=False, dict=True):
@@ -246,7 +252,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         """The GPUs that the others wait for, the one that delays them most first.
 
         A second one has a cause of its own, and isn't late only because of a far later one. One
-        that is late for another cause in other steps is there twice.
+        that is late for another cause, in other steps or in the same, is there twice.
         """
         if self.delays_ns is None:
             return self._last_by_leads()
@@ -265,7 +271,44 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
                 continue
             first = replace(found, delay_ns=found.delay_ns - again.delay_ns)
             late += [first, again] if self._is_of_its_own(again, [*late, first]) else [found]
-        return tuple(late)
+        return tuple(one for each in late for one in self._by_cause(each))
+
+    def _by_cause(self, found: Straggler) -> tuple[Straggler, ...]:
+        """A straggler, and the same GPU for the other cause that it is late for in these steps: it
+        computes longer, and does something else for longer, too."""
+        if found.cause is None:
+            return (found,)
+        place, word = found.place, word_of(found.cause)
+        rest = [each for each in CAUSES if (each in _OF_COMPUTE) != (word in _OF_COMPUTE)]
+        # Idle time after launch calls depends on what else is late.
+        rest = [each for each in rest if each != "launch"]
+        own = float(self.extra(word, found.when)[place])
+        least = max(_MIN_EXPLAINED * own, MIN_DELAY_SHARE * self.typical_ns)
+        (cause,) = self._causes(found.when, least, [place], rest)
+        if cause is None:
+            return (found,)
+        other = float(self.extra(word_of(cause), found.when)[place])
+        part = other / (own + other)
+        first, second = (
+            replace(found, delay_ns=share * found.delay_ns, once_ns=share * found.once_ns)
+            for share in (1 - part, part)
+        )
+        return first, replace(second, cause=cause)
+
+    def words_of(self, late: Straggler) -> tuple[str, ...]:
+        """The times of `each` that count for a straggler: without what it is late for by a cause
+        that is there apart."""
+        if late.cause is None:
+            return CAUSES
+        own, without = word_of(late.cause), set[str]()
+        for one in self.stragglers:
+            if one.place != late.place or one.cause in (None, late.cause):
+                continue
+            word = word_of(one.cause)
+            is_other_kind = (word in _OF_COMPUTE) != (own in _OF_COMPUTE)
+            kind = [each for each in CAUSES if (each in _OF_COMPUTE) == (word in _OF_COMPUTE)]
+            without |= {*kind} if is_other_kind else {word}
+        return tuple(each for each in CAUSES if each not in without)
 
     def _late_by(self, place: int, own_ns: Float64) -> Straggler:
         """A GPU that delays the steps by so much each, and why."""
@@ -292,24 +335,32 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         if self.delays_ns is None:
             return np.empty(0, np.intp)
         mean, most = self.delays_ns.mean(axis=1), self.delays_ns.max(axis=1)
+        chosen = np.flatnonzero(self._always | (most > self._least_once_ns))
+        return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], np.intp)
+
+    @cached_property
+    def _always(self) -> Mask:
+        """The GPUs that delay the others by much on average."""
+        assert self.delays_ns is not None
+        mean = self.delays_ns.mean(axis=1)
         # Where any GPU is late at times by chance, none is a straggler by less than that. The
         # lower median: half of the GPUs, or more, are at most as late.
         least = float(np.sort(mean)[(len(mean) - 1) // 2])
-        always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least)
-        chosen = np.flatnonzero(always | (most > self._least_once_ns))
-        return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], np.intp)
+        return np.asarray(
+            mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least), np.bool_
+        )
 
     @cached_property
     def _least_once_ns(self) -> float:
         """What a GPU delays a step by at least, to be late then: more than is usual by chance.
 
         Neither more work nor slower kernels are chance: those that have them in turn may be late
-        in every step.
+        in every step. Nor is what GPUs do that are late on average.
         """
         assert self.delays_ns is not None
-        by_work = np.max([self.beyond_peers(self.each[word]) for word in _NO_CHANCE], axis=0)
-        is_work = by_work > _MIN_EXPLAINED * self.delays_ns
-        by_chance = self.delays_ns[~is_work | (self.delays_ns <= 0)]
+        by_work = np.max([self.beyond_peers(self.each[word]) for word in _OF_COMPUTE], axis=0)
+        is_chance = (by_work <= _MIN_EXPLAINED * self.delays_ns) & ~self._always[:, None]
+        by_chance = self.delays_ns[is_chance | (self.delays_ns <= 0)]
         usual = float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
         return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
 
@@ -333,7 +384,13 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         if self.delays_ns is None or (len(self.peers) < 2 and not self.stragglers):
             return np.empty(0, np.intp)
         late = np.argsort(-self._longest, kind="stable")
-        known = [late.place for late in self.stragglers]
+        every = self._causes((), MIN_CAUSE_SHARE * self.typical_ns)
+        # One that is late at times may take longer for another cause in all steps.
+        known = [
+            each.place
+            for each in self.stragglers
+            if len(each.when) == len(self.iterations) or each.cause == every[each.place]
+        ]
         is_longer = self._longest[late] > MIN_DELAY_SHARE * self.typical_ns
         return np.asarray(late[is_longer & ~np.isin(late, known)], np.intp)
 
@@ -361,7 +418,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         cause = cause or self._causes(delayed, MIN_CAUSE_SHARE * self.typical_ns, [place])[0]
         when = delayed
         if cause is not None:
-            word = "kernels" if cause == "clock" else cause
+            word = word_of(cause)
             extra = self._memo(("each", word), lambda: self.beyond_peers(self.each[word]))[place]
             when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
             # Before the first activity of a trace no time can be idle.
@@ -385,10 +442,15 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
 
     def _causes(
-        self, when: Sequence[int] | Index, least: float, places: Sequence[int] | slice = slice(None)
+        self,
+        when: Sequence[int] | Index,
+        least: float,
+        places: Sequence[int] | slice = slice(None),
+        among: Sequence[str] = CAUSES,
     ) -> list[str | None]:
         """What GPUs take longer for than their peers in some steps; None where it is less."""
         extra = np.nan_to_num([self.extra(word, when)[places] for word in CAUSES])
+        extra[[word not in among for word in CAUSES]] = -np.inf
         most = extra.argmax(axis=0)
         is_slow = most == CAUSES.index("kernels")
         if is_slow.any():

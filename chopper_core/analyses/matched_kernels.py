@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from chopper_core.graph.collectives import PAIRWISE, Collectives
 from chopper_core.graph.contention import slowed_by
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
-from chopper_core.model.groups import Groups, is_same_work
+from chopper_core.model.groups import Groups, is_same_work, work_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
@@ -34,6 +34,7 @@ from chopper_core.util.grouping import (
     distinct,
     evenly,
     isin,
+    others_median,
     places_by,
     ranked,
     run_sizes,
@@ -61,9 +62,13 @@ class Occurrences(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def durations_ns(self) -> Int64:
-        """GPUs x occurrences."""
-        return self.table.duration_ns[self.rows.T]
+    def durations_ns(self, gpus: slice = slice(None)) -> Int64:
+        """Of all GPUs or some, as these x occurrences."""
+        return self.table.duration_ns[self.rows.T[gpus]]
+
+    def pieces(self) -> Iterator[slice]:
+        """Some GPUs at a time."""
+        yield from _pieces(*self.rows.T.shape)
 
     def take(self, chosen: Mask) -> Occurrences:
         if chosen.all():
@@ -133,17 +138,16 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
 
 
 def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurrences:
-    rows = np.stack(matched)
-    start = run.table.start_ns[rows]
-    last = start.max(axis=0)
-    order = stable_order(last)
-    last = last[order]
     # GPU by GPU, so that the values of the GPUs are adjacent.
-    rows, start = (np.take(each, order, axis=1) for each in (rows, start))
-    is_same = is_same_work(run.table, list(rows))
-    return Occurrences(
-        run.table, gpus, rows.T, np.subtract(last, start, out=start).T, last, is_same
-    )
+    rows, start_ns = np.stack(matched), run.table.start_ns
+    pieces = [*_pieces(*rows.shape)]
+    last = np.max([start_ns[rows[some]].max(axis=0) for some in pieces], axis=0)
+    order = stable_order(last)
+    last, lead = last[order], np.empty_like(rows)
+    for some in pieces:
+        rows[some] = np.take(rows[some], order, axis=1)
+        np.subtract(last, start_ns[rows[some]], out=lead[some])
+    return Occurrences(run.table, gpus, rows.T, lead.T, last, is_same_work(run.table, list(rows)))
 
 
 def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
@@ -301,7 +305,11 @@ def matched_work(
     iterations: Int64,
     collectives: Collectives | None,
 ) -> tuple[Float64, Float64]:
-    """Durations of the same compute, GPUs x steps; and without waiting collectives."""
+    """Durations of the same compute, GPUs x steps; and without waiting collectives.
+
+    Where most of the peers do the same and others more, or less, what most take for it is the part
+    of all of them that is the same.
+    """
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
     waits = None if collectives is None else _waits_of(collectives)
@@ -309,15 +317,46 @@ def matched_work(
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
-        took, places = own.durations_ns(), np.searchsorted(gpus, own.gpus)
-        plain[places] = unhindered[places] = sums_by(when, took, len(iterations)).T
-        if waits is not None:
-            waiting, other = _shares_during_comm(own, took, waits)
-            rates = _slowdown_during_waits(own, took, waiting, other)
-            for some in _pieces(*took.shape) if rates.any() else ():
-                fair = took[some] / slowed_by(rates * waiting[some])
+        places = np.searchsorted(gpus, own.gpus)
+        slowed = [] if waits is None else [*_slowed_by_waits(own, waits)]
+        for some in own.pieces():
+            took = own.durations_ns(some)
+            sums = sums_by(when, took, len(iterations)).T
+            plain[places[some]] = unhindered[places[some]] = sums
+            if slowed:
+                fair = took.astype(np.float64)
+                for each in slowed:
+                    fair[:, each.at] /= slowed_by(each.rate * each.waiting[some])
                 unhindered[places[some]] = sums_by(when, fair, len(iterations)).T
+    for own in (each.take(~each.is_same) for each in peers if len(each.gpus) > _PAIR):
+        if len(own):
+            usual = _usual_work(own, iterations)
+            places = np.searchsorted(gpus, own.gpus)
+            plain[places] += usual
+            unhindered[places] += usual
     return plain, unhindered
+
+
+def _usual_work(found: Occurrences, iterations: Int64) -> Float64:
+    """Of occurrences in which peers do different work, the durations of the GPUs that do what most
+    do, and of the others the median of these, as GPUs x steps; nothing where no work is that of
+    most."""
+    table, sums = found.table, np.zeros((len(found.gpus), len(iterations)))
+    step = max(_PIECE // len(found.gpus), 1)
+    for begin in range(0, len(found), step):
+        rows = found.rows[begin : begin + step].T
+        work = work_of(table, rows.ravel()).reshape(rows.shape)
+        # The work of more than half is in the middle of their order.
+        is_usual = work == np.sort(work, axis=0)[len(work) // 2]
+        of_most = 2 * is_usual.sum(axis=0) > len(work)
+        rows, is_usual = rows[:, of_most], is_usual[:, of_most]
+        if not rows.size:
+            continue
+        took = table.duration_ns[rows]
+        usual = others_median(np.where(is_usual, took, np.nan))
+        when = np.searchsorted(iterations, table.iteration[rows[0]])
+        sums += sums_by(when, np.where(is_usual, took, usual), len(iterations)).T
+    return sums
 
 
 def _pieces(gpus: int, rows: int) -> Iterator[slice]:
@@ -334,17 +373,16 @@ def _waits_of(collectives: Collectives) -> SpansOfGpus | None:
 
 
 def _shares_during_comm(
-    found: Occurrences, took_ns: Int64, waits: SpansOfGpus
+    table: KernelTable, gpus: Index, rows: Index, took_ns: Int64, waits: SpansOfGpus
 ) -> tuple[Float64, Float64]:
-    """The shares of each occurrence during waiting and during other communication, as GPUs x
+    """The shares of kernels during waiting and during other communication, as GPUs x
     occurrences."""
-    table, gpus, shape = found.table, np.array(found.gpus), took_ns.shape
-    shares = np.zeros(shape), np.zeros(shape)
-    for own in _pieces(*took_ns.shape):
-        rows, took = found.rows.T[own], took_ns[own]
-        whole = np.minimum(table.overlap_ns[rows], took)
+    shares = np.zeros(rows.shape), np.zeros(rows.shape)
+    for own in _pieces(*rows.shape):
+        took = took_ns[own]
+        whole = np.minimum(table.overlap_ns[rows[own]], took)
         at = np.nonzero(whole)
-        start, length, whole = table.start_ns[rows[at]], took[at], whole[at]
+        start, length, whole = table.start_ns[rows[own][at]], took[at], whole[at]
         within = waits.within(gpus[own][at[0]], start, start + length)
         waiting = np.minimum(within, whole)
         shares[0][own][at] = waiting / length
@@ -352,24 +390,32 @@ def _shares_during_comm(
     return shares
 
 
-def _slowdown_during_waits(
-    found: Occurrences, took_ns: Int64, waiting: Float64, other: Float64
-) -> Float64:
+class SlowedByWaits(Struct, frozen=True, eq=False):
+    """Occurrences that waiting collectives slow down."""
+
+    at: Index
+    rate: float
+    waiting: Float64
+    """The share of each kernel during them, as GPUs x occurrences."""
+
+
+def _slowed_by_waits(found: Occurrences, waits: SpansOfGpus) -> Iterator[SlowedByWaits]:
     """How waiting collectives slow each occurrence down, by its operation.
 
     The rate is the part of its time in which it gets nothing done, as replays have it: least
     squares of the speed over the shares during either kind of communication, with a constant per
-    occurrence and one per GPU and operation. 0 where the shares don't differ enough.
+    occurrence and one per GPU and operation. None where the shares don't differ enough.
     """
-    code = ranked(found.table.operation[found.rows[:, 0]])[1]
-    rates = np.zeros(len(code))
+    table, gpus = found.table, np.array(found.gpus)
+    code = ranked(table.operation[found.rows[:, 0]])[1]
     for at in places_by(code).values():
-        during = np.take(waiting, at, axis=1)
+        rows = np.take(found.rows.T, at, axis=1)
+        took = table.duration_ns[rows]
+        during, beside = _shares_during_comm(table, gpus, rows, took, waits)
         # What is left of them without their means is no more.
         if not _varies(during) or not _varies(apart := _without_means(during)):
             continue
-        beside = np.take(other, at, axis=1)
-        speed = 1 / np.maximum(np.take(took_ns, at, axis=1), 1)
+        speed = 1 / np.maximum(took, 1)
         # A slow GPU's is as much lower in all of them.
         speed /= speed.mean(axis=0, keepdims=True)
         speed /= np.maximum(speed.mean(axis=1, keepdims=True), 1e-9)
@@ -384,8 +430,8 @@ def _slowdown_during_waits(
             # Relative to the speed without either, instead of the mean one.
             usual = np.array([during.mean(), beside.mean()])
             rate = slope[0] / max(1 + float(slope @ usual[used]), 1e-9)
-            rates[at] = np.clip(rate, 0.0, _MAX_LOST)
-    return rates
+            if rate > 0:
+                yield SlowedByWaits(at, min(float(rate), _MAX_LOST), during)
 
 
 def _varies(shares: Float64) -> bool:

@@ -14,10 +14,8 @@ from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.run import Run
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import (
-    distinct,
-)
+from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.util.grouping import distinct
 
 Own = list[tuple[Metric, Values]]
 """Columns with their values."""
@@ -82,7 +80,7 @@ class GpuRows(LabelledRows, frozen=True, eq=False):
     """GPUs as rows: each alone, or those of a node or a parallel coordinate together."""
 
     members: list[Index]
-    """The places of each row's GPUs."""
+    """The places of each row's GPUs, one at least."""
 
     @classmethod
     def of(cls, run: Run, gpus: Sequence[int], by: str) -> GpuRows:
@@ -96,6 +94,22 @@ class GpuRows(LabelledRows, frozen=True, eq=False):
         for place, name in enumerate(names):
             members.setdefault(name, []).append(place)
         return cls(by, [*members], [np.array(own, np.intp) for own in members.values()])
+
+    @property
+    def _in_turn(self) -> tuple[Index, Index]:
+        """The GPUs row by row, and where each row begins."""
+        sizes = [len(own) for own in self.members]
+        return np.concatenate([*self.members, np.empty(0, np.intp)]), np.cumsum([0, *sizes])[:-1]
+
+    def largest(self, numbers: Float64) -> Float64:
+        """The largest known figure of each row's GPUs; NaN without any."""
+        places, first = self._in_turn
+        return np.fmax.reduceat(np.where(np.isfinite(numbers), numbers, np.nan)[places], first)
+
+    def lacking(self, numbers: Float64) -> Mask:
+        """The rows with a GPU whose figure isn't known."""
+        places, first = self._in_turn
+        return np.logical_or.reduceat(~np.isfinite(numbers)[places], first)
 
     def reduced(self, numbers: Float64, how: Callable[[Float64], float]) -> Float64:
         """A figure of the GPUs as one of the rows, over the known values; NaN without any."""

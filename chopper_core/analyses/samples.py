@@ -214,11 +214,8 @@ def _powers_of(run: Run, view: View) -> dict[int, float]:
         return found
     joules = METRICS["energy_j"].compute(Scope.of(run, nodes)).known()
     watts = ratios(1e9 * joules, nodes.elapsed_ns)
-    found |= {
-        gpu: watt
-        for gpu, watt in zip(nodes.codes("gpu").tolist(), watts.tolist(), strict=True)
-        if np.isfinite(watt)
-    }
+    charged = np.isfinite(watts)
+    found |= zip(nodes.codes("gpu")[charged].tolist(), watts[charged].tolist(), strict=True)
     if untraced := untraced_in(run, view):
         joules, _ = energy_of_windows(run, view, untraced)
         mean = ratios(1e9 * joules.sum(axis=1), step_windows(run, view).mean_ns.sum())

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.host_causes import cause_beyond, place_beyond
-from chopper_core.analyses.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
+from chopper_core.analyses.leads import LOW_CLOCK_RATIO, RankLeads, Straggler
 from chopper_core.columns import heat_of
 from chopper_core.model.groups import knows_sizes
 from chopper_core.model.phrases import by_number, listed, percent, time, with_article
@@ -68,12 +68,12 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
 
 
 def longer_in_all_ns(stand: RankLeads, late: Straggler) -> float:
-    """How much longer than its peers a straggler takes in all, mean over the steps with its cause;
-    0 without a cause."""
+    """How much longer than its peers a straggler takes in all, mean over the steps with its cause,
+    but for what it is late for by another cause; 0 without a cause."""
     if late.cause is None:
         return 0.0
-    extra = {word: _beyond_peers(stand, late, word) for word in CAUSES}
-    kernels = extra.pop("kernels")
+    extra = {word: _beyond_peers(stand, late, word) for word in stand.words_of(late)}
+    kernels = extra.pop("kernels", 0.0)
     # What it takes longer for counts in full, though its kernels may be faster than slow peers'.
     total = kernels + sum(max(own, 0.0) for own in extra.values())
     return max(total, extra.get(late.cause, 0.0))

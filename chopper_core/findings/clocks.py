@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.power_samples import LIMITER, samples_of
@@ -195,13 +196,16 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
             name = "clocks" if signal == "gfx_mhz" else "memory clocks"
-            sinks, when = "", ""
-            if drift := _drift(context, signal):
+            sinks, when, now = "", "", mhz
+            if low := lower_in(context, signal):
+                when, now = low.when, low.mhz
+                sinks = f", {low.mhz:,.0f} vs {low.usual_mhz:,.0f} MHz{when}"
+            elif drift := _drift(context, signal):
                 sinks = f", and it drifts from {drift[0]:,.0f} to {drift[1]:,.0f} MHz"
                 sinks += f" over {len(context.iterations)} steps"
                 when = ", drifting down" if drift[1] < drift[0] else ", drifting up"
             yield context.finding(
-                one_line(f"{name} run at {mhz:,.0f} of {of}{aim:,.0f} MHz", when),
+                one_line(f"{name} run at {now:,.0f} of {of}{aim:,.0f} MHz", when),
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
                 f"({mhz:,.0f} vs {nominal:,.0f} MHz){sinks}, {why} {time(saving)}{context.each}; "
                 f"{up_to_clock(aim)}",
@@ -217,6 +221,36 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
 def _drift(context: FindingsContext, name: str) -> tuple[float, float] | None:
     """From where to where the clock of the GPUs drifts over the steps; None where it doesn't."""
     return drift_of(context.by_step(name).mean(axis=0), DROP.share)
+
+
+class LowerClock(Struct, frozen=True):
+    """Clocks that are lower in some neighbouring steps, or from one on."""
+
+    when: str
+    """The end of a phrase."""
+    mhz: float
+    usual_mhz: float
+    """In the other steps."""
+
+
+def lower_in(context: FindingsContext, name: str) -> LowerClock | None:
+    """In which steps the clocks of the GPUs are lower, by their mean; None where they are as high
+    in all steps, or drift."""
+    each = context.by_step(name).mean(axis=0)
+    if not 4 <= len(each) <= _MAX_COMPARED or not np.isfinite(each).all():
+        return None
+    first, end, drop = low_interval(each / each.max())
+    if drop < _least_drop(each / each.max()):
+        return None
+    inside = (np.arange(len(each)) >= first) & (np.arange(len(each)) < end)
+    when = recurrence(range(first, end), context.iterations)
+    return LowerClock(when, float(each[inside].mean()), float(each[~inside].mean()))
+
+
+def _least_drop(relative: Float64) -> float:
+    """What a clock drops by at least, beyond what it varies by from step to step."""
+    spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
+    return max(DROP.share, ROBUST_Z.value * spread)
 
 
 def _mean(context: FindingsContext, name: str) -> float:
@@ -309,8 +343,7 @@ def _drops(context: FindingsContext) -> Drops:
             if not np.isfinite(relative).all():
                 continue
             first, end, drop = low_interval(relative)
-            spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
-            if drop >= max(DROP.share, ROBUST_Z.value * spread):
+            if drop >= _least_drop(relative):
                 drops.setdefault((first, end), []).append((place, drop))
         return drops
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.host_causes import NEEDLESS, cause_beyond
 from chopper_core.analyses.leads import (
-    CAUSES,
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
     MIN_OF_OTHERS,
@@ -211,14 +210,11 @@ def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
     if late.cause is None:
         return ()
     # What it is late for in other steps, or in these too, has a finding of its own.
-    others = {one.cause for one in leads.stragglers if one.place == late.place} - {late.cause}
     extra = {
         word: float(np.nan_to_num(leads.extra(word, late.when)[late.place]))
-        for word in CAUSES
-        if word not in others
+        for word in leads.words_of(late)
+        if word != "launch" or late.cause == "launch"
     }
-    if late.cause != "launch":
-        extra["launch"] = 0.0
     return changes_of({_COSTS[word][0]: ns for word, ns in extra.items()})
 
 
@@ -368,6 +364,8 @@ def _delayed(leads: RankLeads, late: Straggler) -> str:
     own_ns = leads.delays_ns[:, list(late.delayed)].mean(axis=1)
     number = int((own_ns < MIN_OF_OTHERS * own_ns[late.place]).sum())
     every = len(leads.gpus) - 1
+    if not number:
+        return "other GPUs that are late, too,"
     return others(every) if number == every else f"{small(number)} of {others(every)}"
 
 

@@ -466,8 +466,11 @@ def _bound(
         cells = cells & there
         if main is not None and main.what in _APART:
             changes = (f"host x{1 - part:.4f}",)
-    if main is not None and changes and _copies_too(context, main, cells, cost_ns):
-        changes, copied = (*changes, "copy x0"), "its copies are gone, too"
+    in_steps = inside is not None and main is not None and main.what in NEEDLESS
+    if main is not None and (changes or in_steps) and _copies_too(context, main, cells, cost_ns):
+        # Of what happens in some steps alone, the other steps are the peers.
+        changes = (*changes, "copy x0") if changes else ("host as peers", "copy as peers")
+        copied = "its copies are gone, too"
     if main is not None:
         named = _in_title(main)
         when = where.partition(", ")[0]

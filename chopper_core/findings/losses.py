@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.time_parts import LOSSES, parts_of
 from chopper_core.columns import is_measured
+from chopper_core.findings.clocks import lower_in
 from chopper_core.findings.rule import (
     Cost,
     Finding,
@@ -115,6 +116,8 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     why = ""
     if name == "frequency_ns" and hardware is not None:
         mhz = float(context.figure("gfx_mhz", context.split() if is_all else whole).known()[0])
+        lower = lower_in(context, "gfx_mhz")
+        where = f"{where}, lower{lower.when}" if lower else where
         title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz on average", where
         if len(gpus) > 1:
             why = "the GPU with the lowest clock sets the pace, and gains most"

@@ -469,9 +469,12 @@ def _code_stamp() -> str:
 
 def code_files(package: Path = PACKAGE) -> list[str]:
     """The files of a package, sorted, without compiled ones, which come and go."""
-    walked = os.walk(package)
-    files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
-    return sorted(file for file in files if file.endswith((".py", ".toml", ".tcss")))
+    found: list[str] = []
+    for folder, folders, names in os.walk(package):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        read = (name for name in names if name.endswith((".py", ".toml", ".tcss")))
+        found += (os.path.join(folder, name) for name in read)
+    return sorted(found)
 
 
 def program_files() -> list[str]:

@@ -439,6 +439,8 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     part: Callable[[float, float], Lanes] | None = None
     """(begin, end) as shares of its time → the same lanes over that part; None: its view has a
     window of its own."""
+    of_rows: Callable[[Sequence[int]], Lanes] | None = None
+    """The lanes of some rows, in their order, where these are made together."""
 
 
 def lanes_of_rows(charts: Sequence[Chart]) -> Lanes | None:
@@ -488,6 +490,9 @@ def _picked(chart: Struct, rows: Sequence[int], fields: Sequence[str]) -> dict[s
 
 
 def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
+    if chart.of_rows is not None:
+        return chart.of_rows(rows)
+
     def of_row(found: Callable[[int, int], Any] | None) -> Callable[[int, int], Any] | None:
         return None if found is None else lambda row, bins: found(rows[row], bins)
 

@@ -38,10 +38,18 @@ _IDLE: Final = (
 _STEP: Final = ("elapsed_ns", "busy_pct", "iteration_ns", "tokens_per_s", *_IDLE)
 
 
+_OF_ONE: Final = {
+    "are": "is", "have": "has", "s": "s", "they": "it", "them": "it", "their": "its",
+    "these": "this one",
+}  # fmt: skip
+"""Words of sentences about several things → those about one."""
+_OF_SEVERAL: Final = {name: name for name in _OF_ONE} | {"s": "", "these": "one of these"}
+
+
 class _Check(Struct, frozen=True):
     kind: DoubtKind
     sentence: str
-    """With `{count}`, `{of}` and `{detail}`."""
+    """With `{count}`, `{of}`, `{detail}`, and words of `_OF_ONE` that follow the count."""
     columns: tuple[str, ...] = ()
     """The columns whose figures it touches."""
     rules: tuple[str, ...] = ()
@@ -63,27 +71,27 @@ CHECKS: Final[Mapping[str, _Check]] = {
     ),
     "types": _Check(
         DoubtKind.LOST,
-        "{count} of {of} nodes are left out: {detail}",
+        "{count} of {of} nodes {are} left out: {detail}",
         _IDLE,
     ),
     "graphs": _Check(
         DoubtKind.LOST,
-        "{count} of {of} graph launches have no kernels in the trace: idle time and throughput "
+        "{count} of {of} graph launches {have} no kernels in the trace: idle time and throughput "
         "aren't known",
         _STEP,
         HOST_RULES,
     ),
     "launches": _Check(
         DoubtKind.LOST,
-        "{count} of {of} launches have no activity in the trace: why GPUs are idle after them is "
-        "unknown",
+        "{count} of {of} launches {have} no activity in the trace: why GPUs are idle after "
+        "{them} is unknown",
         _IDLE,
         HOST_RULES,
     ),
     "calls": _Check(
         DoubtKind.LOST,
-        "{count} of {of} activities have no launch call, though those before them have: why GPUs "
-        "are idle before them is unknown",
+        "{count} of {of} activities {have} no launch call, though those before {them} have: why "
+        "GPUs are idle before {them} is unknown",
         _IDLE,
         HOST_RULES,
     ),
@@ -95,32 +103,33 @@ CHECKS: Final[Mapping[str, _Check]] = {
     ),
     "untimed": _Check(
         DoubtKind.IMPOSSIBLE,
-        "{count} of {of} activities have no valid time and are left out",
+        "{count} of {of} activities {have} no valid time and {are} left out",
         _IDLE,
         HOST_RULES,
     ),
     "impossible": _Check(
         DoubtKind.IMPOSSIBLE,
-        "{count} of {of} kernels contain whole later kernels of their stream, which is impossible, "
-        "and are left out: {detail}",
+        "{count} of {of} kernels contain{s} whole later kernels of {their} stream, which is "
+        "impossible, and {are} left out: {detail}",
         _IDLE,
         HOST_RULES,
     ),
     "far": _Check(
         DoubtKind.IMPOSSIBLE,
-        "{count} of {of} activities start over 1 ms before their launch call and are left out",
+        "{count} of {of} activities start{s} over 1 ms before {their} launch call and {are} left "
+        "out",
         _IDLE,
         HOST_RULES,
     ),
     "early": _Check(
         DoubtKind.IMPOSSIBLE,
-        "{count} of {of} activities start before their launch call",
+        "{count} of {of} activities start{s} before {their} launch call",
         _IDLE,
         HOST_RULES,
     ),
     "unfinished": _Check(
         DoubtKind.IMPOSSIBLE,
-        "{count} of {of} calls return before what they waited for has ended",
+        "{count} of {of} calls return{s} before what {they} waited for has ended",
         _IDLE,
         HOST_RULES,
     ),
@@ -132,7 +141,7 @@ CHECKS: Final[Mapping[str, _Check]] = {
     ),
     "ranks": _Check(
         DoubtKind.COVERAGE,
-        "{count} of {of} ranks are missing ({detail}): who holds them back may be one of these",
+        "{count} of {of} ranks {are} missing ({detail}): who holds the others back may be {these}",
         (),
         _LEADER_RULES,
     ),
@@ -174,7 +183,10 @@ class Doubt(Struct, frozen=True):
         if self.text:
             return self.text
         sentence = CHECKS[self.code].sentence
-        return sentence.format(count=f"{self.count:,}", of=f"{self.of:,}", detail=self.detail)
+        words = _OF_ONE if self.count == 1 else _OF_SEVERAL
+        return sentence.format(
+            count=f"{self.count:,}", of=f"{self.of:,}", detail=self.detail, **words
+        )
 
     @property
     def as_json(self) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
@@ -248,7 +247,14 @@ def _found(product: str, known: Mapping[str, Hardware]) -> Hardware | None:
 
 
 def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", text) is not None
+    """Whether a word stands in a text, with no letter or digit next to it."""
+    at = text.find(word)
+    while at >= 0:
+        around = text[max(at - 1, 0) : at] + text[at + len(word) :][:1]
+        if not any(each.isascii() and each.isalnum() for each in around):
+            return True
+        at = text.find(word, at + 1)
+    return False
 
 
 def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:

@@ -265,12 +265,14 @@ def parallel_of_names(names: Mapping[int, str], world: int) -> Parallel | None:
 
     None unless the names of all ranks of the world give each of them another place.
     """
+    if len(names) != world or not _COORDINATE.search(next(iter(names.values()), "")):
+        return None
     every = {
         rank: {dimension.lower(): int(number) for dimension, number in _COORDINATE.findall(name)}
         for rank, name in sorted(names.items())
     }
     first = next(iter(every.values()), {})
-    if len(every) != world or any(each.keys() != first.keys() for each in every.values()):
+    if any(each.keys() != first.keys() for each in every.values()):
         return None
     values = {name: {each[name] for each in every.values()} for name in first}
     if any(found != set(range(len(found))) for found in values.values()):

@@ -189,7 +189,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         there = frozenset(ranks)
         missing = [str(rank) for rank in every if rank not in there]
         if 0 < len(missing) < len(ranks):
-            more = f" and {len(missing) - _NAMED_RANKS}" if missing[_NAMED_RANKS:] else ""
+            more = f" and {len(missing) - _NAMED_RANKS} more" if missing[_NAMED_RANKS:] else ""
             detail = ", ".join(missing[:_NAMED_RANKS]) + more
             yield Doubt("ranks", len(missing), len(every), detail)
 
@@ -241,8 +241,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _products(self) -> frozenset[str]:
-        is_named = (gpu.device != NO_DEVICE or gpu.hardware for gpu in self.gpus)
-        return frozenset(gpu.hardware for gpu, own in zip(self.gpus, is_named, strict=True) if own)
+        named = (gpu for gpu in self.gpus if gpu.device != NO_DEVICE or gpu.hardware)
+        return frozenset(gpu.hardware for gpu in named)
 
     @property
     def hardware(self) -> Hardware | None:
@@ -272,7 +272,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """`reconstructed`, `simulated` or `predicted` where times were not measured, else ''."""
         if self.overrides.predicted:
             return PREDICTED
-        clocks = [source.clock for source in self.sources]
+        clocks = {source.clock for source in self.sources}  # Those of ten thousand are few.
         return next((mark for mark in TIMES_NOTES for each in clocks if each.startswith(mark)), "")
 
     @cached_property

@@ -44,7 +44,7 @@ COLUMNS: Final = columns(
     figure_value | | number
         The same as a number, in the unit next to it.
         missing: the counters of the figure were not collected
-    figure_unit | | in
+    figure_unit | | unit
         The unit of the number.
     of_peak_pct | % | of its peak
         The figure in % of its peak: of itself where it is a share, else by its `_peak_pct`.
@@ -148,7 +148,7 @@ def answer(run: Run, view: View) -> ViewResult:
         (COLUMNS["gpu_unit"], worded([_unit_of(name) for name in every])),
         (
             COLUMNS["figure_text"],
-            worded([_figure(name, "", numbers).text or None for name in every]),
+            worded([_marked(values[name], _figure(name, "", numbers).text) for name in every]),
         ),
         (COLUMNS["of_peak_pct"], numbered([_of_peak(name, numbers) for name in every])),
         (
@@ -174,6 +174,10 @@ def answer(run: Run, view: View) -> ViewResult:
         charts=(_chart(run, numbers),),
         base=base.applied,
     )
+
+
+def _marked(values: Values, text: str) -> str | None:
+    return f"{'~' if values.is_extrapolated(0) else ''}{text}" if text else None
 
 
 def _scale(metric: Metric, number: float | None) -> UnitScale:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import children
 from chopper_core.views.shared.framing import arranged, framed
-from chopper_core.views.shared.kept_answers import StoredAnswer, restored_answer
+from chopper_core.views.shared.kept_answers import kept_answer
 from chopper_core.views.shared.row_columns import Columns, with_column_names
 from chopper_core.views.shared.run_notes import filter_note, run_notes
 from chopper_core.views.spec import Choosy, Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
@@ -154,17 +153,7 @@ def _plain(view: View) -> View:
 def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The result of a view, asked once: sort, filter and columns don't change it."""
     plain, is_kept = _plain(view), not view_spec(view.name).is_live
-
-    def asked() -> ViewResult | NothingToShow:
-        try:
-            return _kept(run, plain, partial(ask, plain)) if is_kept else ask(plain)
-        except NothingToShow as reason:
-            # Finding it out may have taken long, too; its traceback holds all that was looked at.
-            return NothingToShow(*reason.args)
-
-    known = run.memo(("view", plain), asked) if is_kept else asked()
-    if isinstance(known, NothingToShow):
-        raise NothingToShow(*known.args)
+    known = kept_answer(run, plain, ask) if is_kept else ask(plain)
 
     def opens(row: int) -> View:
         opened = known.opens(row)
@@ -174,17 +163,6 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
         return replace(view, filter=view.filter or only(known.rows.level, [known.rows.labels[row]]))
 
     return replace(known, opens=opens)
-
-
-def _kept(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
-    """The answer to a view as it was kept with the run's files, else asked."""
-    if view.base_run:
-        return ask()
-    key = view.name, view
-    stored = partial(StoredAnswer.of, run)
-    restored, is_costly = partial(restored_answer, run, ask), view_spec(view.name).is_costly
-    found: ViewResult = run.kept(key, StoredAnswer, ask, stored, restored, is_costly=is_costly)
-    return found
 
 
 def _frame(run: Run, view: View, result: ViewResult, *, is_pending: bool = False) -> Frame:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from chopper_core.analyses.asked import is_question, questions_of
 from chopper_core.columns import METRICS
 from chopper_core.columns.lookup import find_column
 from chopper_core.model import address
@@ -87,6 +86,13 @@ def _is_filter(text: str) -> bool:
     return len(text.split()) == 1 or all(map(_TERM.fullmatch, text.split()))
 
 
+def _are_questions(text: str) -> bool:
+    # The first screen needs no graph of steps, which answers them.
+    from chopper_core.analyses.asked import is_question, questions_of
+
+    return all(map(is_question, questions_of(text)))
+
+
 _ACCEPTED: Final[Mapping[str, Callable[[Explorer, str], bool]]] = {
     "ascend": lambda _, text: text.isdecimal(),
     "explain_term": lambda screen, text: definition(screen, text) is not None,
@@ -99,9 +105,9 @@ _ACCEPTED: Final[Mapping[str, Callable[[Explorer, str], bool]]] = {
     "measure": lambda _, text: all(map(_is_time, text.split())),
     "notes": lambda _, text: len(text.split()) == 1,
     "open": lambda _, text: _is_run(text),
-    "predict": lambda _, text: all(map(is_question, questions_of(text))),
+    "predict": lambda _, text: _are_questions(text),
     "report": lambda _, text: bool(_FILE.fullmatch(text)),
-    "what_if": lambda _, text: all(map(is_question, questions_of(text))),
+    "what_if": lambda _, text: _are_questions(text),
     "why": lambda screen, text: text in {str(gpu.index) for gpu in screen.run.gpus},
 }
 """Action → whether it takes a text, where that is no choice from a list."""

@@ -17,6 +17,7 @@ from chopper_core.findings.rule import context_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Composition
+from chopper_core.model.doubts import CHECKS, Doubt
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
 from chopper_core.render.info import describe, info_text
@@ -333,3 +334,20 @@ def test_kernels_that_take_no_time_make_none_impossible(tmp_path: Path) -> None:
                 trace.add("kernel", "short", ts, 0.0, **first["args"])
     run = trace.open(tmp_path)
     assert not any(doubt.code == "impossible" for source in run.sources for doubt in source.doubts)
+
+
+def test_a_sentence_about_one_thing_is_no_plural() -> None:
+    for code in CHECKS:
+        one, two = (Doubt(code, count, 5, "this").sentence for count in (1, 2))
+        assert "{" not in one + two
+        # Else the words after the number are of several things, whatever it is.
+        assert not one.startswith("1 of 5 ") or one != two.replace("2", "1", 1), one
+    one, two = (Doubt("impossible", count, 9, "gemm").sentence for count in (1, 2))
+    assert one == (
+        "1 of 9 kernels contains whole later kernels of its stream, which is impossible, and is "
+        "left out: gemm"
+    )
+    assert two == (
+        "2 of 9 kernels contain whole later kernels of their stream, which is impossible, and are "
+        "left out: gemm"
+    )

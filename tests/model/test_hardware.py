@@ -137,3 +137,21 @@ def test_a_broken_file_of_one_s_own_is_named(own: Path, text: str, said: str) ->
     with pytest.raises(DataError, match=said) as caught:
         specifications()
     assert str(own) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("AMD Instinct MI300X", "MI300X"),
+        ("MI300X", "MI300X"),
+        ("amd-MI300X_OAM", "MI300X"),
+        ("AMD MI300XL", None),
+        ("AMI300X", None),
+        ("MI300XL, in truth an MI300X", "MI300X"),
+        ("MI250X/MI250", "MI250X-GCD"),
+        ("", None),
+    ],
+)
+def test_a_product_is_named_by_a_word_of_its_own(product: str, name: str | None) -> None:
+    found = hardware_of(product)
+    assert (found and found.name) == name

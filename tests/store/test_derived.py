@@ -17,17 +17,21 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 import chopper_core
 from chopper_core import findings
+from chopper_core.analyses import lane_cells
+from chopper_core.analyses.lanes import Lane, waits_of
 from chopper_core.answers.opening import as_asked
 from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model import run as run_module
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.view import View, with_view
 from chopper_core.render import render_frame
 from chopper_core.render.report import report
@@ -38,6 +42,7 @@ from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_module
+from chopper_core.views.overview import lanes as overview_lanes
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
@@ -230,6 +235,49 @@ def test_what_another_view_worked_out_before_is_kept(
     for name in ("findings", "ranks"):
         _json(copy, f"?view={name}")
     assert asked.take() == ["ranks"]
+
+
+def _overview_lanes(run: Run) -> Lanes:
+    charts = frame_of(run, View(run.name, name="overview")).charts
+    (lanes,) = (each for each in charts if isinstance(each, Lanes))
+    return lanes
+
+
+def _drawn(lanes: Lanes) -> list[object]:
+    """What lanes are drawn from."""
+    found: list[object] = []
+    for row in range(len(lanes.lanes)):
+        cells = asdict(lanes.cells(row, 40)).values()
+        found += [each.tolist() if isinstance(each, np.ndarray) else each for each in cells]
+        found.append(lanes.bands(row, 40))
+    return found
+
+
+def test_the_lanes_of_a_first_screen_are_drawn_without_reading_activities_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview_lanes, "_KEPT_ROWS", 1)
+    run = cache.open_cached(str(copy))
+    expected = _drawn(_overview_lanes(run))
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    read: list[str] = []
+
+    def counted(run: Run, lane: Lane) -> TimeSpans:
+        read.append(f"GPU {lane.gpu}")
+        return waits_of(run, lane)
+
+    monkeypatch.setattr(lane_cells, "waits_of", counted)
+    run = cache.open_cached(str(copy))
+    lanes = _overview_lanes(run)
+    assert _drawn(lanes) == expected and read == [*lanes.owners[1:]] and len(read) > 0
+    # A part that is zoomed into is one of very many: none is kept.
+    assert isinstance(run.derived, Derived) and lanes.part is not None
+    run.derived.wait()
+    files = _files(copy)
+    _drawn(lanes.part(0.25, 0.5))
+    run.derived.wait()
+    assert {*read} == {*lanes.owners} and _files(copy) == files
 
 
 def test_what_many_rows_open_is_not_worked_out_again(

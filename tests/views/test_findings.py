@@ -557,6 +557,21 @@ def test_clocks_below_nominal_with_power_to_spare(
         assert row["remedy"] in (None, f"clock={aim}"), row["remedy"]
 
 
+def test_low_clocks_of_all_gpus_say_since_when(wording: Wording) -> None:
+    """From step 4 of 6 on all run at 1,500 MHz, before at 1,680, which is usual."""
+    made = [replace(row, kernel="Cijk_MT256") for row in rows(4, 6)]
+    run = replace(run_of(made), overrides=Overrides(hardware="MI300X"))
+    noise = np.random.default_rng(3).normal(0, 4, len(run.table))
+    for before, says in ((1680.0, True), (1500.0, False)):
+        mhz = np.where(run.table.iteration >= 4, 1500.0, before) + noise
+        own = clocked(clocked(run, "gfx_mhz", mhz), "power_w", np.full(len(run.table), 690.0))
+        row = only(own, "low-clock")
+        assert ("since step" in row["name"]) == says
+        if says:
+            assert row["name"] == "Clocks run at 1,500 of a usual 1,680 MHz since step 4"
+            wording(row["said"], "1,500 vs 1,680 MHz since step 4")
+
+
 @pytest.mark.parametrize(
     ("longer", "flops", "says"), [(0.4, 1e9, True), (0.1, 1e9, False), (0.4, 2e9, False)]
 )

@@ -255,9 +255,9 @@ def _gpu_rows(step: Step) -> GpuRows:
 
 def _reduced(rows: GpuRows, numbers: Float64, how: str) -> Values:
     """A figure of the GPUs as one of the rows; marked where it is known on some GPUs only."""
-    values = Values(rows.reduced(numbers, getattr(np, how)))
-    lacks = [not np.isfinite(numbers[own]).all() for own in rows.members]
-    return replace(values, partial=np.array(lacks) & values.present())
+    known = rows.largest(numbers) if how == "max" else rows.reduced(numbers, getattr(np, how))
+    values = Values(known)
+    return replace(values, partial=rows.lacking(numbers) & values.present())
 
 
 def _opens(step: Step, rows: GpuRows, row: int) -> View:

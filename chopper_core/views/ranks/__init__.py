@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -39,6 +40,7 @@ from chopper_core.model.view import View, child_of
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, ratios
 from chopper_core.views.ranks.rank_columns import by_part, waits_map
+from chopper_core.views.shared.kept_answers import kept_answer
 from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -88,28 +90,37 @@ def missing_from(run: Run) -> str:
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    try:
-        stand, whole = leads(run, view)
-    except NothingToShow as error:
-        if view.by in ("", "gpu") and len(step_times(run, of_all_gpus(view)).gpus) > 1:
-            return _uncompared(run, of_all_gpus(view), str(error))
-        raise
-    found = run.memo(("ranks", whole), lambda: _of_all_gpus(stand, whole))
+    whole, by = of_all_gpus(view), view.by or "gpu"
+    if by != "gpu" and by != NODE and by not in run.table.coordinates:
+        stand, _ = leads(run, view)
+        found = run.memo(("ranks", whole), lambda: _by_label(stand, whole, by))
+    elif view == (plain := replace(whole, by="")):
+        return _compared(run, view)
+    else:
+        # The GPUs side by side are what other splits and a single GPU's scope are made of.
+        found = kept_answer(run, plain, partial(answer, run))
+        if not any(metric.name == "mean_lead_ns" for metric, _ in found.columns):
+            if by == "gpu":
+                return _uncompared(run, whole, *found.headline)
+            raise NothingToShow(*found.headline)
+        if by != "gpu":
+            found = by_part(run, whole, by, found)
     return replace(found, notes=(*all_gpus_note(view), *found.notes))
 
 
-def _of_all_gpus(stand: RankLeads, view: View) -> ViewResult:
-    by, base = view.by or "gpu", base_of(stand.run, view).of_iterations(stand.iterations)
-    if by == NODE or by in stand.table.coordinates:
-        return by_part(stand.run, view, by, stand.gpus, _by_gpu(stand, view, base))
-    if by == "gpu":
-        # Who holds the others back comes first.
-        return replace(_by_gpu(stand, view, base), sort="-delay_ns")
-    return _by_label(stand, view, by, base)
+def _compared(run: Run, view: View) -> ViewResult:
+    """The GPUs of a scope that is on all of them."""
+    try:
+        stand, _ = leads(run, view)
+    except NothingToShow as error:
+        if len(step_times(run, view).gpus) > 1:
+            return _uncompared(run, view, str(error))
+        raise
+    return _by_gpu(stand, view)
 
 
-def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
-    run = stand.run
+def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
+    run, base = stand.run, base_of(stand.run, view).of_iterations(stand.iterations)
     scope = rank_scope(stand, "gpu")
 
     def figures(names: Sequence[str]) -> Own:
@@ -135,6 +146,8 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
         LabelledRows("gpu", [str(gpu) for gpu in stand.gpus]),
         own,
         [*whole, *totals_of_traffic(run, stand.gpus, traffic)],
+        # Who holds the others back comes first.
+        sort="-delay_ns",
         shown=shown,
         headline=headline(stand, base),
         notes=notes(stand),
@@ -170,7 +183,8 @@ def _uncompared(run: Run, view: View, why: str) -> ViewResult:
     )
 
 
-def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
+def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
+    base = base_of(stand.run, view).of_iterations(stand.iterations)
     scope = rank_scope(stand, by)
     rows = Partition(by, scope.nodes.labels(by), scope.nodes, scope.parent)
     names = (*_OF_LABELS, *(_OF_STEPS if by == "iteration" else ()))

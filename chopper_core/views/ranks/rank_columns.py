@@ -41,8 +41,9 @@ def waits_map(stand: RankLeads, base: Base) -> tuple[Chart, ...]:
     return (HeatMap(title, "ms", names, names, "last to arrive", pairs / ms),)
 
 
-def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
+def by_part(run: Run, view: View, by: str, each: ViewResult) -> ViewResult:
     """A result by GPU with the GPUs of each node or coordinate combined."""
+    gpus = tuple(map(int, each.rows.labels))
     rows = GpuRows.of(run, gpus, by)
     members = rows.members
     known = {metric.name: (metric, values) for metric, values in each.columns}
@@ -76,6 +77,7 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
             else replace(child_of(view, by, rows.labels[row]), name=view.name, by="gpu")
         ),
         total={name: value for name, value in each.total.items() if name in _SUMS},
+        sort="",
         shown=(),
     )
 

@@ -7,7 +7,7 @@ again, once they are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -33,6 +33,8 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.store.kept import decoded, encoded, later
 from chopper_core.util.arrays import AnyArray, Index, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views import view_spec
 from chopper_core.views.shared.table_view import OpensPart
 from chopper_core.views.spec import ViewResult
 
@@ -199,7 +201,33 @@ class StoredAnswer(Struct, frozen=True):
         return cls(**plain, **own)
 
 
-def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
+def kept_answer(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
+    """The result of a view, asked once in the life of the run's files; without what doesn't change
+    it: sort, filter and columns. Raises NothingToShow."""
+
+    def asked() -> ViewResult | NothingToShow:
+        try:
+            return ask(view) if view.base_run else _recalled(run, view, partial(ask, view))
+        except NothingToShow as reason:
+            # Finding it out may have taken long, too; its traceback holds all that was looked at.
+            return NothingToShow(*reason.args)
+
+    known = run.memo(("view", view), asked)
+    if isinstance(known, NothingToShow):
+        raise NothingToShow(*known.args)
+    return known
+
+
+def _recalled(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
+    """The answer to a view as it was kept with the run's files, else asked."""
+    stored = partial(StoredAnswer.of, run)
+    restored, is_costly = partial(_restored, run, ask), view_spec(view.name).is_costly
+    key = view.name, view
+    found: ViewResult = run.kept(key, StoredAnswer, ask, stored, restored, is_costly=is_costly)
+    return found
+
+
+def _restored(run: Run, again: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
     """An answer that was kept; `again` works it out, for what can't be kept of it.
 
     Raises ValueError where it isn't one of the run.
