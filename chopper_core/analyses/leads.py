@@ -354,15 +354,19 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _least_once_ns(self) -> float:
         """What a GPU delays a step by at least, to be late then: more than is usual by chance.
 
-        Neither more work nor slower kernels are chance: those that have them in turn may be late
-        in every step. Nor is what GPUs do that are late on average.
+        More work is no chance: those that have it in turn may be late in every step. Nor are slower
+        kernels, where less than without them is usual, nor what GPUs do that are late on average.
         """
+        least = min(map(self._usual_ns, (("work",), _OF_COMPUTE)))
+        return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * least)
+
+    def _usual_ns(self, no_chance: Sequence[str]) -> float:
+        """What GPUs often delay a step by, for other reasons than some causes."""
         assert self.delays_ns is not None
-        by_work = np.max([self.beyond_peers(self.each[word]) for word in _OF_COMPUTE], axis=0)
-        is_chance = (by_work <= _MIN_EXPLAINED * self.delays_ns) & ~self._always[:, None]
+        caused = np.max([self.beyond_peers(self.each[word]) for word in no_chance], axis=0)
+        is_chance = ~(caused > _MIN_EXPLAINED * self.delays_ns) & ~self._always[:, None]
         by_chance = self.delays_ns[is_chance | (self.delays_ns <= 0)]
-        usual = float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
-        return max(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
+        return float(quantile_of(by_chance, (_USUAL_DELAY,))[0]) if len(by_chance) else 0.0
 
     @cached_property
     def hidden_stragglers(self) -> tuple[Straggler, ...]:

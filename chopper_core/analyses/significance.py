@@ -42,6 +42,11 @@ def paired(ours: Float64, base: Float64) -> float:
     return _chance_of(rank, difference > 0, sqrt(float((rank**2).sum()) / 4.0))
 
 
+def can_differ(count: int, other: int) -> bool:
+    """Whether the clearest result of so many figures against so many is beyond noise."""
+    return min(count, other) > 0 and 2.0 / comb(count + other, count) < LEVEL
+
+
 def unpaired(ours: Float64, base: Float64) -> float:
     """The two-sided p of the Wilcoxon-Mann-Whitney test.
 
@@ -49,7 +54,7 @@ def unpaired(ours: Float64, base: Float64) -> float:
     """
     ours, base = ours[np.isfinite(ours)], base[np.isfinite(base)]
     count, every = len(ours), len(ours) + len(base)
-    if not len(ours) or not len(base) or 2.0 / comb(every, count) >= LEVEL:
+    if not can_differ(count, len(base)):
         return np.nan
     rank = ranks(np.concatenate([ours, base]))
     variance = float(((rank - rank.mean()) ** 2).sum()) * count * len(base) / (every * (every - 1))

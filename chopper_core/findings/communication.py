@@ -12,6 +12,7 @@ from msgspec import Struct
 from chopper_core.analyses.asked import Steady
 from chopper_core.analyses.overlap import effect, overlaps_in
 from chopper_core.findings.rule import (
+    EXPLAINED,
     FEWEST,
     Cost,
     Finding,
@@ -408,6 +409,8 @@ _MIN_ALONE: Final = 4
 """Kernels that a usual time needs."""
 _OFTEN: Final = 0.75
 """The share of an operation's kernels that must take longer."""
+_MAX_NAMED: Final = 3
+_PLACE: Final = ("operation", "phase")
 
 
 @rule(
@@ -425,6 +428,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
     """
     if context.sampled_from is not None:
         return
+    yield from _all_slowed(context)
     yield from _always_beside(context)
     yield from _without_layers(context)
     found = overlaps_in(context.run, context.view)
@@ -454,6 +458,47 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             "contention as peers",
             ("", "-overlap_cost_ns"),
         )
+
+
+def _all_slowed(context: FindingsContext) -> Iterator[Finding]:
+    """Compute of several operations that transfers slow alike: none is slower than the others."""
+    try:
+        predictor = Steady.of(context.run, context.view).predictor
+    except NothingToShow:
+        return
+    found, table = predictor.contention, context.table
+    if found is None:
+        return
+    own = np.isin(table.iteration[found.rows], context.iterations)
+    own &= np.isin(table.gpu[found.rows], context.gpus)
+    own &= found.known[TRANSFERS][found.owner]
+    rows, owner = found.rows[own], found.owner[own]
+    during = predictor.shares[TRANSFERS, own] * table.duration_ns[rows]
+    lost = found.rates[1, TRANSFERS, owner] * during
+    each = sums_of(lost, owner, len(found.known[TRANSFERS]))
+    whole, useful = float(each.sum()), float((during - lost).sum())
+    least = SLOWED_COST.share * context.step_ns * context.spots
+    is_slower = whole >= max(least, SLOWED.share * useful)
+    if not is_slower or each.max() >= EXPLAINED.share * whole:
+        return
+    slower, cost = percent(whole / max(useful, 1.0)), context.per_iteration(whole)
+    largest = np.argsort(-each, kind="stable")[:_MAX_NAMED]
+    named = []
+    for one in largest[each[largest] > 0].tolist():
+        row = int(rows[int((owner == one).argmax())])
+        operation, phase = (context.text(name, table.column(name)[row]) for name in _PLACE)
+        named.append(f"{operation} in {phase} {time(context.per_iteration(float(each[one])))}")
+    yield context.finding(
+        f"Compute is {slower} slower during communication",
+        f"compute takes {slower} longer while collectives transfer: {time(cost)}"
+        f"{context.per_gpu}, most of it in {listed(named)}",
+        context.with_view("overlap", sort="-overlap_cost_ns"),
+        Cost.CONTENTION,
+        cost,
+        is_measured=False,
+        cells=context.cells_of(phase=distinct(table.phase[rows]).tolist()),
+        changes=("no contention",),
+    )
 
 
 def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:

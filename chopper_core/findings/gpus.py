@@ -33,6 +33,7 @@ from chopper_core.analyses.why_late import (
     slower_share,
     why_late,
 )
+from chopper_core.columns.filter import only
 from chopper_core.findings.communication import slow_links
 from chopper_core.findings.iterations import IN_SETUP, SET_UP, warm_up_of
 from chopper_core.findings.remedies import changes_of
@@ -66,7 +67,7 @@ from chopper_core.model.phrases import (
     with_article,
 )
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.view import pivot
+from chopper_core.model.view import SEPARATOR, pivot
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.grouping import (
@@ -229,7 +230,7 @@ def _together(
     texts = [each.detail.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
     what = _THEIR.get(late[0][0].cause or "", "come last")
-    return context.finding(
+    found = context.finding(
         one_line(f"{gpus_in_short(context, gpus)} {what}", ": the others wait"),
         f"{named} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
@@ -238,6 +239,7 @@ def _together(
         cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
+    return _of_all_steps(context, leads, found, [each for each, _ in late])
 
 
 def _in_turn(
@@ -259,7 +261,7 @@ def _in_turn(
     what = _ITS.get(turns[0][0].cause or "", "comes last")
     is_host = turns[0][0].cause == "host"
     text = texts.pop() if len(texts) == 1 else what
-    return context.finding(
+    found = context.finding(
         one_line(f"another GPU in turn {what}", ": the others wait"),
         f"another GPU in turn {text}: {named}; it delays the others by "
         f"{time(float(np.mean(delays)))} each time",
@@ -270,6 +272,27 @@ def _in_turn(
         # That the others' hosts stall as well shows once none of these does.
         changes=("host as peers",) if is_host else _changes(leads, turns[0][0]),
     )
+    whose = [] if is_host else [each for each, _ in turns]
+    return _of_all_steps(context, leads, found, whose)
+
+
+def _of_all_steps(
+    context: FindingsContext, leads: RankLeads, found: Finding, late: list[Straggler]
+) -> Finding:
+    """A finding about stragglers, whose times are those of all steps; where some of theirs are
+    irregular, which no cells have, its remedy names them."""
+    found = replace(found, is_of_all=True)
+    numbers = [leads.iterations[at] for each in late for at in each.when]
+    if not set(numbers) & {*context.irregular}:
+        return found
+    remedies = []
+    for when, own in grouped_by(late, lambda each: each.when).items():
+        gpus = [context.text("gpu", leads.gpus[each.place]) for each in own]
+        steps = [context.text("iteration", leads.iterations[at]) for at in when]
+        terms = [only("gpu", gpus)]
+        terms += [only("iteration", steps)] if len(when) < len(leads.iterations) else []
+        remedies += [" ".join([*terms, change]) for change in found.changes or ()]
+    return replace(found, remedy=f"{SEPARATOR} ".join(remedies))
 
 
 def _cells_of(
@@ -287,7 +310,8 @@ def _cells_of(
 
 def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
     gpu, is_once = leads.gpus[late.place], len(late.when) == 1 < len(leads.iterations)
-    each = "" if is_once else context.each
+    per_step = " per step" if context.has_iterations else ""
+    each = "" if is_once else per_step
     own = longer_in_all_ns(leads, late)
     # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
@@ -304,7 +328,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         other = (
             "with what else it does longer" if own > said else "since it does other things faster"
         )
-        wait = f"; {other}, its own work takes {time(own)}{context.each} more than its peers'"
+        wait = f"; {other}, its own work takes {time(own)}{per_step} more than its peers'"
     if leads.delays_ns is not None and late.delayed:
         wait += f"; it delays {_delayed(leads, late)}"
         if not is_own:
@@ -320,7 +344,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     # A first step that warms up isn't a step to come: what happens only there is set-up time.
     is_setup = is_once and leads.iterations[late.when[0]] in warm_up_of(context)
     first = f", {SET_UP}" if is_setup else ""
-    return context.finding(
+    found = context.finding(
         one_line(
             _that_fits(
                 f"GPU {gpu}{short or ' comes last, for no reason of its own'}",
@@ -343,7 +367,9 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         gpu=gpu,
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),
+        total_ns=None if is_setup else lost_ns * len(leads.iterations),
     )
+    return _of_all_steps(context, leads, found, [late])
 
 
 def _that_fits(core: str, when: str, shorter: str) -> str:

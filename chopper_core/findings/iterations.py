@@ -248,8 +248,9 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
 
 
 def _with_remedy(finding: Finding, remedy: str) -> Finding:
-    even = "made as long as its peers', its work also loses the variation that every step has"
-    is_evened = finding.kind == Cost.COMPUTE and "as peers" in remedy
+    """A finding with the questions that replay the steps like the others."""
+    even = "made like the others', its time also loses the variation that every step has"
+    is_evened = finding.kind in (Cost.COMPUTE, Cost.COMMUNICATION) and "as peers" in remedy
     return replace(finding, remedy=remedy, why_more=even if is_evened else "")
 
 
@@ -457,15 +458,23 @@ def _apart(each: Float64, is_long: Mask) -> float:
 
 
 def _delayed(context: FindingsContext, causes: Collection[str | None] = ()) -> list[int]:
-    """The steps that a straggler of some of them delays, for one of some causes, or for any."""
+    """The steps that a straggler of some of them delays, for one of some causes, or for any; not
+    those that take far longer than it delays them by."""
     leads = context.leads
     if leads is None:
         return []
-    count = len(leads.iterations)
+    count, numbers = len(leads.iterations), np.array(leads.iterations, np.int64)
+    place = first_equal(context.all_iterations, numbers)
+    took = np.where(place >= 0, context.took_ns[place], 0.0)
+    longer = took - median_of(context.took_ns)
+    by_straggler = np.zeros(count)
     late = (each for each in leads.stragglers if not causes or each.cause in causes)
     some = [each for each in late if len(each.when) < ALWAYS * count]
-    some = [each for each in some if len(each.delayed) < count]
-    return [leads.iterations[at] for late in some for at in (*late.delayed, *late.when)]
+    for each in some:
+        at = [*{*each.delayed, *each.when}]
+        by_straggler[at] += each.once_ns if len(each.delayed) < count else 0.0
+    explained = (by_straggler > 0) & (by_straggler >= EXPLAINED.share * longer)
+    return [*map(int, numbers[explained])]
 
 
 def slow_iterations(context: FindingsContext) -> Index:

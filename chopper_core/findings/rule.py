@@ -690,6 +690,8 @@ class Finding(Struct, frozen=True):
     """The questions whose answer is the saving; empty: what its place and changes say."""
     is_limit: bool = False
     """Whether no change attains what its remedy asks, though that names a figure."""
+    is_of_all: bool = False
+    """Whether what it costs is a mean over all complete steps, irregular ones among them."""
     doubt: str = ""
     """Why its data is in doubt."""
     alone_ns: float | None = None

@@ -52,6 +52,8 @@ def _cost_unit(context: FindingsContext, finding: Finding) -> str:
     is_one = finding.gpu is not None and len(context.gpus) > 1
     unit = f"{context.each} of GPU {finding.gpu}" if is_one else context.per_gpu
     steps = len(context.iterations)
+    if finding.is_of_all:
+        unit, steps = unit.replace(" usual ", " "), len(context.all_iterations)
     return unit if steps == 1 else f"{unit}, mean of {steps} steps"
 
 

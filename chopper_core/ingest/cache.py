@@ -436,7 +436,7 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
             folders.sort()
             yield f"{folder}/"
             for file in sorted(files):
-                yield _stamp(Path(folder, file))
+                yield _stamp(os.path.join(folder, file))
 
 
 def _stamp(path: str | Path) -> str:

@@ -138,6 +138,23 @@ def account(
     `idle_after_ns`, the part of `idle_ns` after the activity, which ends its step; `hidden_ns`, the
     part of a communication under compute, 0 for all others.
     """
+    has_steps = host is not None and len(host.steps) > 0
+    busy, begin, end, order = _busy_and_idle(start_ns, duration_ns, kind, stream, has_steps)
+    gaps = _gaps_of(begin, end, order, start_ns, start_ns + duration_ns, launch_ns, host)
+    spent = gaps.times()
+    hidden = busy.pop("hidden_ns")
+    columns = {**busy, **gaps.charges(spent, len(start_ns)), "hidden_ns": hidden}
+    return Account(columns, spent, gaps.outside)
+
+
+def _busy_and_idle(
+    start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, has_steps: bool
+) -> tuple[dict[str, Int64], Int64, Int64, Index]:
+    """What activities are charged with while any runs, the begins and ends of the time in which
+    none does, and the activities by start.
+
+    The pieces are the largest of what an account takes: they are freed here.
+    """
     count = len(start_ns)
     end_ns = start_ns + duration_ns
     pieces = cut(start_ns, duration_ns, kind, stream)
@@ -147,10 +164,6 @@ def account(
     def charge(where: Mask) -> Int64:
         return _charged(pieces.owner[where], length[where], count)
 
-    idle = np.flatnonzero(~(compute | comm | copy))
-    if host is None or not len(host.steps):
-        idle = idle[~is_between_programs(length[idle], int(length.sum()))]
-    gaps = _gaps_of(edges[idle], edges[idle + 1], pieces.order, start_ns, end_ns, launch_ns, host)
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
     hidden = np.zeros(count, np.int64)
     comms = np.flatnonzero(kind == Kind.COMM)
@@ -158,15 +171,17 @@ def account(
         compute_edges[np.searchsorted(edges, end_ns[comms])]
         - compute_edges[np.searchsorted(edges, start_ns[comms])]
     )
-    columns = {
+    busy = {
         "compute_ns": charge(compute & ~comm),
         "overlap_ns": charge(compute & comm),
         "exposed_comm_ns": charge(comm & ~compute),
         "exposed_copy_ns": charge(copy & ~comm & ~compute),
-        **gaps.charges(count),
         "hidden_ns": hidden,
     }
-    return Account(columns, gaps.before.joined(gaps.behind), gaps.outside)
+    idle = np.flatnonzero(~(compute | comm | copy))
+    if not has_steps:
+        idle = idle[~is_between_programs(length[idle], int(length.sum()))]
+    return busy, edges[idle], edges[idle + 1], pieces.order
 
 
 def is_between_programs(gap_ns: Int64, span_ns: int) -> Mask:
@@ -260,15 +275,20 @@ class _Idle(Struct, frozen=True):
         lost = np.clip(self.lost, self.begin, self.ended)
         return IdleTimes(self.owner, self.begin, lost, lost, self.ended)
 
-    def charges(self, count: int) -> dict[str, Int64]:
-        behind = self.behind
-        both = self.before.joined(behind)
+    def times(self) -> IdleTimes:
+        """The idle time that is charged to activities; few have any behind them."""
+        before, behind = self.before, self.behind
+        before = before.take(before.end_ns > before.begin_ns)
+        return before.joined(behind.take(behind.end_ns > behind.begin_ns))
+
+    def charges(self, times: IdleTimes, count: int) -> dict[str, Int64]:
+        row = times.row
         return {
-            "idle_ns": _charged(both.row, both.end_ns - both.begin_ns, count),
-            "idle_host_ns": _charged(both.row, both.launch_ns - both.begin_ns, count),
-            "idle_launch_ns": _charged(both.row, both.unknown_ns - both.launch_ns, count),
-            "idle_unknown_ns": _charged(both.row, both.end_ns - both.unknown_ns, count),
-            "idle_after_ns": _charged(behind.row, behind.end_ns - behind.begin_ns, count),
+            "idle_ns": _charged(row, times.end_ns - times.begin_ns, count),
+            "idle_host_ns": _charged(row, times.launch_ns - times.begin_ns, count),
+            "idle_launch_ns": _charged(row, times.unknown_ns - times.launch_ns, count),
+            "idle_unknown_ns": _charged(row, times.end_ns - times.unknown_ns, count),
+            "idle_after_ns": _charged(self.owner, self.ended - self.begin, count),
         }
 
     @property

@@ -38,6 +38,29 @@ OPERATIONS: Final = {
 }
 """Operations of a transformer by the short names of the original Chopper and the paper."""
 
+_FIGURES: Final = {
+    "exposed_comm_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "elapsed_ns": "time",
+    "hot_c": "temperature of the hottest sensor",
+    "hotspot_c": "temperature of the hottest sensor",
+    "edge_c": "temperature at the edge",
+    "gfx_mhz": "clock",
+    "mem_mhz": "memory clock",
+    "busy_power_w": "power while busy",
+    "power_w": "power",
+    "gfx_util_pct": "utilization",
+    "busy_pct": "share of time with anything running",
+    "throttle_pct": "time throttled",
+}
+"""Figures whose titles are abbreviated, as the subject of a sentence."""
+
+
+def figure_in_words(name: str, title: str) -> str:
+    """A figure as the subject of a sentence: by its title, if that isn't abbreviated."""
+    return _FIGURES.get(name, title)
+
+
 TERMS: Final = {
     "~ before a part": "the time of all GPUs, divided as on those that have counters or telemetry",
     "1/8, top right": "the row of the cursor, and the number of rows",

@@ -111,9 +111,10 @@ def start_libraries() -> None:
 
 
 def share_one_heap() -> None:
-    """Have all threads allocate from one heap: each keeps a heap of its own else, of up to 64 MB.
+    """Have all threads allocate from one heap: each keeps a heap of its own else, of up to 64 MB,
+    and what one thread frees is no use to another.
 
-    To be called before there are threads. Long work allocates in numpy, outside of the heap.
+    To be called before there are threads. Long work computes in numpy, which doesn't allocate.
     """
     _heap("mallopt", _M_ARENA_MAX, 1)
 
@@ -125,6 +126,7 @@ def keep_freed(*, of_large: bool = False) -> None:
     `of_large` is for columns of millions of activities: a quarter of the time of what is worked out
     of them.
     """
+    share_one_heap()
     for threshold in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         _heap("mallopt", threshold, _KEPT_OF_LARGE if of_large else _KEPT)
 

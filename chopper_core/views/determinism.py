@@ -49,14 +49,15 @@ SPEC: Final = ViewSpec(
 
 WITHIN_NOISE: Final = "within noise"
 TOO_FEW: Final = "too few to tell"
-_SHOWN: Final = (
-    "steady_gfx_mhz",
-    "steady_sd_gfx_mhz",
-    "kernel_spread_pct",
-    "power_spread_pct",
-    "steady_sd_mem_mhz",
-    "iteration_time_ns",
-)
+_SHOWN: Final = {
+    "steady_gfx_mhz": "clock",
+    "steady_sd_gfx_mhz": "clock varies by",
+    "kernel_spread_pct": "a kernel's duration varies by",
+    "power_spread_pct": "a kernel's power varies by",
+    "steady_sd_mem_mhz": "memory clock varies by",
+    "iteration_time_ns": "median step",
+}
+"""Figures that are shown, and what the headline calls them."""
 
 OURS: Final = column("""here | | here
     Median of the figure over the GPUs, in the unit of the row.""")
@@ -233,7 +234,7 @@ def _headline(
 ) -> tuple[str, ...]:
     if base is None:
         medians = [
-            f"{figure.metric.title} {value / figure.scale[0]:.4g} {figure.scale[1]}"
+            f"{_SHOWN[figure.metric.name]} {value / figure.scale[0]:.4g} {figure.scale[1]}"
             for figure, value in ours.medians()
             if figure.metric.name in _SHOWN and value
         ]

@@ -59,6 +59,8 @@ NODE: Final = "node"
 CAUSE: Final = "cause"
 _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
+_MOST_NAMED: Final = 4
+"""Reasons to wait for others."""
 _BINS: Final = 240
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
@@ -242,9 +244,12 @@ def _notes(scope: ScopePath, table: KernelTable) -> tuple[str, ...]:
     graph = scope.graph
     edges = counts_of(graph.evidence, len(Evidence)).tolist()
     total = max(len(graph.evidence), 1)
-    known = [(each, n) for each, n in zip(Evidence, edges, strict=True) if n]
-    parts = [f"{n} {each.text} ({percent(n / total)})" for each, n in known]
-    notes = [f"waits: {'; '.join(parts)}" if parts else "no activity waits for another"]
+    known = sorted(((n, each) for each, n in zip(Evidence, edges, strict=True) if n), reverse=True)
+    parts = [f"{each.text} {percent(n / total)}" for n, each in known[:_MOST_NAMED]]
+    rest = sum(n for n, _ in known[_MOST_NAMED:])
+    parts += [f"other reasons {percent(rest / total)}"] if rest else []
+    why = f"why activities wait for others: {', '.join(parts)}"
+    notes = [why if parts else "no activity waits for another"]
     if graph.unlaunched:
         notes.append(
             f"{graph.unlaunched} activities have no launch record: what their hosts did before "

@@ -27,8 +27,9 @@ from chopper_core.columns.labels import LABELS
 from chopper_core.graph.process_groups import Places, places_of
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
+from chopper_core.model.glossary import figure_in_words
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.phrases import count, differs, facts
+from chopper_core.model.phrases import count, differs
 from chopper_core.model.run import Run
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View, child_of
@@ -291,12 +292,12 @@ def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places)
         where = f" ({text})" if (text := places.text(place)) else ""
         return f"{value(numbers[place])} on GPU {gpus[place]}{where}"
 
-    lines = [f"{end(high)}: {figure.title}"]
+    text = end(high)
     if differs(numbers[high], numbers[low], _LEAST_DIFFERENCE):
-        lines = [facts(f"{end(high)}, largest {figure.title}", f"smallest {end(low)}")]
+        text = f"from {end(low)} to {end(high)}"
     elif len(gpus) > 1:
-        each = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"
-        lines = [f"{each}: {figure.title}"]
+        text = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"
+    lines = [f"{figure_in_words(figure.name, figure.title)} {text}"]
     slots = list(dict.fromkeys(slot for slot in places.slots if slot))
     if len(slots) > 1:
         of_slot = np.array(places.slots)

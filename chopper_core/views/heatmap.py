@@ -27,6 +27,7 @@ from chopper_core.columns import (
 )
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
+from chopper_core.model.glossary import figure_in_words
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import change_text, differs, level_title
 from chopper_core.model.run import Run
@@ -162,8 +163,12 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         if not differs(number, other, _LEAST_DIFFERENCE):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))
-        where = f"GPU {self.names[row]} at {level_title(self.by)} {self.labels[at[row]]}"
-        return (f"{own} vs a median of {theirs}{share}: {title} of {where}",)
+        where = f"{level_title(self.by)} {self.labels[at[row]]}"
+        named = figure_in_words(self.figure.name, title)
+        return (
+            f"GPU {self.names[row]} differs most, in {where}: {named} {own}, median of the others "
+            f"{theirs}{share}",
+        )
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -173,6 +173,28 @@ async def test_rows_come_while_others_are_read() -> None:
         assert len(at.frame) == 4 and not at.frame.is_pending
 
 
+def test_rows_that_are_there_at_once_are_waited_for_together() -> None:
+    """As those of thousands of runs whose figures are cached."""
+    rows = set_of_runs().reading(False).rows * 500
+    found = [FoundRun(f"{place}", f"all/{place}") for place in range(len(rows))]
+    reader, seen = SetReader(found, enumerate(rows)), [len(rows)]
+    while seen[-1]:
+        seen.append(reader(True).waiting)
+    assert len(seen) < len(rows) / 10 and seen == sorted(seen, reverse=True)
+    assert len(reader(True).rows) == len(rows)
+
+
+def test_an_error_of_reading_ends_the_wait() -> None:
+    def broken() -> Iterator[tuple[int, RunRow]]:
+        yield 0, set_of_runs().reading(False).rows[0]
+        raise ZeroDivisionError
+
+    reader = SetReader([FoundRun("a", "a"), FoundRun("b", "b")], broken())
+    with pytest.raises(ZeroDivisionError):
+        while reader(True).waiting:
+            pass
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_no_key_fails_in_a_set(size: tuple[int, int]) -> None:

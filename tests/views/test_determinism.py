@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.analyses.matched_kernels import same_kernels
-from chopper_core.analyses.significance import adjusted, paired, ranks, unpaired
+from chopper_core.analyses.significance import LEVEL, adjusted, can_differ, paired, ranks, unpaired
 from chopper_core.analyses.steadiness import steadiness
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
@@ -73,6 +73,13 @@ def test_the_unpaired_test_is_that_of_all_choices(seed: int) -> None:
     far = abs(rank[: len(ours)].sum() - middle)
     expected = sum(abs(each - middle) >= far - 1e-9 for each in sums) / len(sums)
     assert unpaired(ours, base) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("count", range(6))
+@pytest.mark.parametrize("other", range(6))
+def test_so_many_figures_can_differ_where_the_clearest_result_does(count: int, other: int) -> None:
+    p = unpaired(np.arange(count) + 100.0, np.arange(other) + 0.0)
+    assert can_differ(count, other) == (p < LEVEL)
 
 
 def test_too_few_figures_tell_nothing_and_many_go_by_the_normal_distribution() -> None:
@@ -184,7 +191,7 @@ def test_iteration_times_are_the_step_times_of_the_gpu(run: Run, wording: Wordin
         assert row["iteration_spread_pct"] == pytest.approx(100 * (max(times) / min(times) - 1))
     wording.among(frame.notes, "outside steps")
     assert any("base=RUN compares" in note for note in frame.notes)
-    wording(frame.headline[0], "steady gfx 1681 MHz")
+    wording(frame.headline[0], "clock 1681 MHz")
     assert frame.headline[0].endswith(" · medians of 8 GPUs")
 
 

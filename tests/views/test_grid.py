@@ -191,4 +191,4 @@ def test_gpus_in_one_place_differ_in_several_figures() -> None:
     assert chart(found).rows == ("hot °C", "gfx MHz", "busy W", "util %", "busy %", "exp.comm")
     for name in ("hotspot_c", "gfx_mhz", "exposed_comm_ns"):
         assert found.values[name].numbers.tolist() == tree.values[name].numbers.tolist()
-    assert "exp.comm" in found.headline[0] and "GPU 5" in found.headline[1]
+    assert "exposed communication" in found.headline[0] and "GPU 5" in found.headline[1]

@@ -43,6 +43,8 @@ from chopper_core.util.workers import read_as_done
 from chopper_core.views.frame import Frame
 
 _WAIT_S: Final = 1.0
+_TOGETHER_S: Final = 0.02
+"""Rows that come so soon one after the other are news together."""
 _FEW_RUNS: Final = 32
 """So many small runs are read before a worker process has started."""
 _NOTHING: Final = (
@@ -163,8 +165,10 @@ class SetReader:
 
     def __init__(self, found: Sequence[FoundRun], rows: Iterator[tuple[int, RunRow]]) -> None:
         self._rows: list[RunRow | None] = [None] * len(found)
+        self._waiting = len(found)
+        self._seen = self._waiting
+        """How many were still to read when the rows were last asked for."""
         self._news = Condition()
-        self._changes = self._seen = 0
         self._error: BaseException | None = None
         self._source = rows
         Thread(target=self._work, daemon=True).start()
@@ -173,9 +177,11 @@ class SetReader:
         try:
             for place, row in self._source:
                 with self._news:
+                    self._waiting -= self._rows[place] is None
                     self._rows[place] = row
-                    self._changes += 1
-                    self._news.notify_all()
+                    # Of thousands that are there at once, each would be waited for.
+                    if not self._waiting or self._waiting == self._seen - 1:
+                        self._news.notify_all()
         except BaseException as error:
             with self._news:
                 self._error = error
@@ -185,15 +191,17 @@ class SetReader:
         """The rows so far; if it is to wait, once there are more than were seen."""
         with self._news:
             if wait:
-                self._news.wait_for(
-                    lambda: self._changes > self._seen or None not in self._rows or self._error,
-                    timeout=_WAIT_S,
-                )
-            self._seen = self._changes
+                self._news.wait_for(lambda: self._waiting < self._seen or self._is_over, _WAIT_S)
+                self._news.wait_for(lambda: self._is_over, _TOGETHER_S)
+            self._seen = self._waiting
             if self._error is not None:
                 raise self._error
             known = [row for row in self._rows if row is not None]
-            return Reading(known, len(self._rows) - len(known))
+            return Reading(known, self._waiting)
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._waiting or self._error is not None
 
 
 def open_runs(

@@ -317,7 +317,9 @@ def rows_table(rows: Sequence[RunRow]) -> dict[str, list[Cell]]:
     for place, row in enumerate(rows):
         own = {STATUS.name: row.status, REASON.name: row.reason or None}
         for name, cell in {**row.settings, **row.figures, **own}.items():
-            table.setdefault(name, [None] * len(rows))[place] = cell
+            if name not in table:
+                table[name] = [None] * len(rows)
+            table[name][place] = cell
     if GPUS.name in table:
         table[GPUS.name] = [None if each is None else int(each) for each in table[GPUS.name]]
     return table

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.significance import LEVEL, adjusted, unpaired
+from chopper_core.analyses.significance import LEVEL, adjusted, can_differ, unpaired
 from chopper_core.extensions.runs.figures import HIGHER, is_better
 from chopper_core.extensions.runs.run_rows import RunRow
 from chopper_core.util.arrays import Float64
@@ -26,6 +26,7 @@ _SAME_WORK: Final = ("global_batch", "sequence")
 """Settings that must be the same where steps are compared, not tokens or samples."""
 _SAME_TOKENS: Final = 1.001
 """Times the fewest tokens of a step: more is other work."""
+_NO_STEPS: Final = np.empty(0, np.float64)
 MODEL: Final = "model"
 """The setting whose runs are compared, unless another one is chosen."""
 
@@ -60,7 +61,9 @@ def speed_of(rows: Sequence[RunRow]) -> Speed | None:
     first = _of_iterations(ordered[0], float(values[order[0]]))
     chances = [np.nan]
     for place, row in zip(order[1:].tolist(), ordered[1:], strict=True):
-        chances.append(unpaired(_of_iterations(row, float(values[place])), first))
+        is_enough = can_differ(len(row.steps_ns), len(first))
+        steps = _of_iterations(row, float(values[place])) if is_enough else _NO_STEPS
+        chances.append(unpaired(steps, first))
     return Speed(figure, tuple(ordered), values[order], adjusted(np.array(chances)))
 
 

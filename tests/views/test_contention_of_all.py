@@ -1,0 +1,34 @@
+"""Communication that slows all compute alike: no operation is slower than the others, but all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chopper_core.model.view import View
+from chopper_core.views.query import query
+from tests.jobs import BLOCK, Cause, clean, simulated
+
+
+@pytest.mark.parametrize("slower", [0.4, 0.8])
+def test_what_slows_all_compute_is_said_and_sized(slower: float, tmp_path: Path) -> None:
+    job = clean("fsdp", 86)
+    causes = tuple(Cause("contention", slower, operation=name) for name, *_ in BLOCK)
+    found = simulated(replace(job, causes=causes))
+    cost_ns = 1e3 * (found.step_us - simulated(job).step_us)
+    frame = query(found.write(tmp_path), View("R", name="findings"))
+    rows = [frame.row(at) for at in range(len(frame))]
+    (whole,) = [row for row in rows if row["rule"] == "contention" and row["part_of"] is None]
+    assert whole["saving_ns"] == pytest.approx(cost_ns, rel=0.25)
+    assert whole["saving_low_ns"] <= cost_ns <= 1.1 * whole["saving_high_ns"]
+
+
+def test_what_slows_little_is_not_said(tmp_path: Path) -> None:
+    job = clean("fsdp", 86)
+    causes = tuple(Cause("contention", 0.05, operation=name) for name, *_ in BLOCK)
+    frame = query(
+        simulated(replace(job, causes=causes)).write(tmp_path), View("R", name="findings")
+    )
+    assert all(frame.row(at)["rule"] != "contention" for at in range(len(frame)))
