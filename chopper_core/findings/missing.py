@@ -28,7 +28,7 @@ from chopper_core.findings.rule import (
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.model.column_names import AT_PEAK, CYCLES
 from chopper_core.model.phrases import by_number, level_title, others, percent, time
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.table import (
     MODEL_PHASES,
     NO_LABEL,
@@ -123,9 +123,10 @@ def _ranks(context: FindingsContext) -> Gaps:
 
 def _sources(context: FindingsContext) -> Gaps:
     lacks = []
-    if CYCLES not in context.table.measured:
+    awaited = context.run.awaited
+    if CYCLES not in context.table.measured and SideSource.COUNTERS not in awaited:
         lacks.append("hardware counters")
-    if not context.run.has_telemetry:
+    if not context.run.has_telemetry and SideSource.TELEMETRY not in awaited:
         lacks.append("telemetry")
     if not lacks:
         return

@@ -24,7 +24,7 @@ from chopper_core.columns import (
 )
 from chopper_core.columns.derived import Statistic, instance_levels, is_difference
 from chopper_core.columns.filter import NAME
-from chopper_core.columns.lookup import missing_throughout
+from chopper_core.columns.lookup import missing_throughout, reasons
 from chopper_core.columns.time import INSTANCES, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.memo import LazyMap
@@ -236,6 +236,24 @@ class Columns:
         if isclose(own, whole, rel_tol=1e-9, abs_tol=1e-6):
             return ""
         return f"the total of {metric.title} includes {count(lacking, 'row')} without a value"
+
+    @property
+    def unavailable(self) -> tuple[str, ...]:
+        """Why columns that were asked for have no figure at all."""
+        asked = {*self._view.columns, *self._view.added_columns}
+        nowhere = [
+            column
+            for column in self.metrics
+            if column.name in asked
+            and self.totals[column.name] is None
+            and not self.values(column.name).present().any()
+        ]
+        run = self._run
+        return tuple(
+            f"{', '.join(each.name for each in group)} unavailable: {reason}"
+            for reason, group in reasons(nowhere, run.table, run.hardware).items()
+            if reason
+        )
 
     @property
     def partial_totals(self) -> frozenset[str]:
