@@ -218,7 +218,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-SMALL = 2_048
+SMALL = 8_192
 read_small = partial(read_trace, piece_bytes=SMALL)
 
 

@@ -47,8 +47,8 @@ _KEPT_BYTES: Final = 1 << 12
 """Of lost text its end is kept, in which an event may begin."""
 
 _ALL_LOOKED_AT_BYTES: Final = 1 << 18
-_START_BYTES: Final = 16 << 20
-_LOOKED_AT_BYTES: Final = 1 << 12
+_START_BYTES: Final = 4 << 20
+_LOOKED_AT_BYTES: Final = 1 << 13
 """At several places of the first pieces, at one of each later one: exporters write the same fields
 of all events of a category."""
 
@@ -218,12 +218,11 @@ class TraceText:
         return self._walk(at_end)
 
     def _look_at(self, whole: bytes, key: bytes) -> None:
-        """Look at the fields of the events in an array: of all in a short text, else of some."""
-        given = self._source.bytes_given
-        if given <= _ALL_LOOKED_AT_BYTES:
+        """Look at the fields of the events in an array: of all if it is short, else of some."""
+        if len(whole) <= _ALL_LOOKED_AT_BYTES:
             self.unread.look_at(whole)
             return
-        places = 4 if given <= _START_BYTES else 1
+        places = 8 if self._source.bytes_given <= _START_BYTES else 1
         for number in range(1, places + 1):
             begin = len(whole) * number // (places + 1)
             if first := _BOUNDARY.search(whole, begin):
