@@ -428,7 +428,9 @@ def _bound(
     mostly, own_ns, layer, of_main = "", idle_ns, "", None
     if main is not None:
         own_ns *= _part(charges, main, there)
-        own = charges.take(there & (charges.cause == charges.causes.index(main)))
+        # Calls that free and allocate memory are one thing.
+        like = [at for at, each in enumerate(charges.causes) if each.what == main.what]
+        own = charges.take(there & np.isin(charges.cause, like))
         layer = place_of_most(context.run, own)
         if main.what in _APART and state == HostState.LATE:
             of_main = _apart_from_rest(context, charges, own, main)
@@ -538,7 +540,7 @@ def _apart_from_rest(
     # What a wait's aftermath has of the same gaps goes with it.
     of_row = [sums_of(each.ns, each.row, len(context.table)) for each in (own, charges)]
     own = charges.take((2 * of_row[0] > of_row[1])[charges.row])
-    if own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
+    if main.what not in NEEDLESS and own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
         return None
     cells, part = _cells_with(context, own)
     return (cells, part, context.per_iteration(float(own.ns.sum()))) if cells.any() else None
@@ -620,7 +622,9 @@ def _other_causes(context: FindingsContext, late: list[LatePhase], charges: Host
         return ""
     order = np.argsort(-ns, kind="stable")[:_MAX_CAUSES].tolist()
     large = [at for at in order if ns[at] >= CAUSE.share * whole]
-    causes = [charges.causes[at] for at in large if charges.causes[at] != charges.main(ns)]
+    main = charges.main(ns)
+    others = [at for at in large if main is None or charges.causes[at].what != main.what]
+    causes = [charges.causes[at] for at in others]
     named = ", ".join(f"{each.text} {_share(charges, each)}" for each in causes)
     hosts = f"; during that time {_hosts(context)} in {named}" if named else ""
     if 2 * ns[large].sum() >= whole:
