@@ -19,7 +19,7 @@ from chopper_core.analyses.training import (
     training_of,
 )
 from chopper_core.columns import Values, numbered, row_columns, worded
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import means_of, median_of, ratios, sums_of
@@ -107,6 +107,7 @@ def logged(run: Run) -> Training:
     """The steps of a run's logs; raises NothingToShow without any."""
     training = training_of(run)
     if training is None:
+        run.check_read(SideSource.TRAINER)
         raise NothingToShow(NO_LOG)
     return training
 

@@ -128,18 +128,28 @@ def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
 
 def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
     table = run.table
-    rows = _compute_of(run, iterations)
+    rows, stages = _compute_of(run, iterations), _stages(run)
     parts = [own for own in np.split(rows, run_starts(table.gpu[rows])[1:]) if len(own)]
-    found = []
-    for own in _peers(run, parts):
-        gpus = tuple(int(table.gpu[each[0]]) for each in own)
-        found.append(_compared(run, gpus, _common(table, own) if len(own) > 1 else [rows[:0]]))
-    return tuple(found)
+    found: list[tuple[list[Index], list[Index] | Index]]
+    if not stages and len(parts) > 1 and _are_equal(table, parts, LEVELS[1:]):
+        # Most often all GPUs run the same kernels: none is copied.
+        found = [(parts, rows.reshape(len(parts), -1))]
+    else:
+        found = [
+            (own, _common(table, own) if len(own) > 1 else [rows[:0]])
+            for own in _peers(table, parts, stages)
+        ]
+    return tuple(
+        _compared(run, tuple(int(table.gpu[each[0]]) for each in own), matched)
+        for own, matched in found
+    )
 
 
-def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurrences:
+def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index] | Index) -> Occurrences:
+    """The matched rows of some GPUs by time; one array of them is put in order itself."""
     # GPU by GPU, so that the values of the GPUs are adjacent.
-    rows, start_ns = np.stack(matched), run.table.start_ns
+    rows = matched if isinstance(matched, np.ndarray) else np.stack(matched)
+    start_ns = run.table.start_ns
     pieces = [*_pieces(*rows.shape)]
     last = np.max([start_ns[rows[some]].max(axis=0) for some in pieces], axis=0)
     order = stable_order(last)
@@ -150,8 +160,10 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
     return Occurrences(run.table, gpus, rows.T, lead.T, last, is_same_work(run.table, list(rows)))
 
 
-def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
-    table, stages, levels = run.table, _stages(run), ("phase", "layer", "operation")
+def _peers(
+    table: KernelTable, parts: list[Index], stages: frozenset[frozenset[int]]
+) -> list[list[Index]]:
+    levels = ("phase", "layer", "operation")
     if not parts:
         return []
     if not stages and _are_equal(table, parts, levels):

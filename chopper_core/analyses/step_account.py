@@ -37,7 +37,7 @@ from chopper_core.columns import METRICS, Scope, Values, is_measured
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import count, facts, time
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, scaled_text, significant
@@ -339,6 +339,6 @@ def _sources(step: Step) -> str:
     telemetry = {"gfx_mhz": "clock", "power_w": "power"}
     lacks = [word for name, word in telemetry.items() if not is_measured(name, table)]
     if counters == "no counters" and len(lacks) == 2:
-        return "telemetry is being read" if run.awaits_telemetry else "trace only"
+        return run.still_reading(SideSource.TELEMETRY) or "trace only"
     text = f"no {lacks[0]}" if len(lacks) == 1 else "no telemetry" if lacks else "telemetry"
     return facts(counters, text)

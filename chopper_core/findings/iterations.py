@@ -248,8 +248,9 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
 
 
 def _with_remedy(finding: Finding, remedy: str) -> Finding:
-    even = "made as long as its peers', its work also loses the variation that every step has"
-    is_evened = finding.kind == Cost.COMPUTE and "as peers" in remedy
+    """A finding with the questions that replay the steps like the others."""
+    even = "made like the others', its time also loses the variation that every step has"
+    is_evened = finding.kind in (Cost.COMPUTE, Cost.COMMUNICATION) and "as peers" in remedy
     return replace(finding, remedy=remedy, why_more=even if is_evened else "")
 
 

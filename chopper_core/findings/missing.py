@@ -28,7 +28,7 @@ from chopper_core.findings.rule import (
 from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.model.column_names import AT_PEAK, CYCLES
 from chopper_core.model.phrases import by_number, level_title, others, percent, time
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.table import (
     MODEL_PHASES,
     NO_LABEL,
@@ -123,9 +123,10 @@ def _ranks(context: FindingsContext) -> Gaps:
 
 def _sources(context: FindingsContext) -> Gaps:
     lacks = []
-    if CYCLES not in context.table.measured:
+    awaited = context.run.awaited
+    if CYCLES not in context.table.measured and SideSource.COUNTERS not in awaited:
         lacks.append("hardware counters")
-    if not context.run.has_telemetry:
+    if not context.run.has_telemetry and SideSource.TELEMETRY not in awaited:
         lacks.append("telemetry")
     if not lacks:
         return
@@ -136,10 +137,10 @@ def _sources(context: FindingsContext) -> Gaps:
         why = "nothing shows what limits compute"
         if unattributed.present()[0]:
             share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-            steps = "the usual steps' time" if context.irregular else "the time"
-            why += f": it takes {percent(share)} of {steps}"
+            steps = "the usual steps" if context.irregular else "the step"
+            why += f": compute takes {percent(share)} of {steps}"
             if AT_PEAK in context.table.measured and context.run.hardware is not None:
-                why += " beyond what its FLOPs take at peak"
+                why += " more than its FLOPs need at peak"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
         short = "what limits compute is unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")

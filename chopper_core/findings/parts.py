@@ -254,11 +254,23 @@ class PlacedFinding(Struct, eq=False):
     def worth_ns(self) -> float:
         return self.finding.worth_ns or 0.0
 
+    def hides_much(self, together_ns: float) -> bool:
+        """Whether most of what it saves together with another one shows only once both are gone."""
+        return (self.finding.further_ns or 0.0) > together_ns / 2 > self.worth_ns
+
+    @property
+    def is_of_pair(self) -> bool:
+        """Whether it is one of two that save most of their time only together."""
+        together = self.finding.together_ns
+        if together is None or self.finding.is_bound:
+            return False
+        return self.parts != [] or self.hides_much(together)
+
     @property
     def rank(self) -> tuple[bool, float]:
         """What is replayed comes first, then what saves most, alone or with the one that it names,
         or costs most."""
-        most = self.worth_ns if self.parts == [] else self.finding.together_ns or self.worth_ns
+        most = (self.finding.together_ns or 0.0) if self.is_of_pair else 0.0
         return not self.finding.is_replayed, -max(most, self.worth_ns)
 
     @property
@@ -328,7 +340,8 @@ def _is_later(context: FindingsContext, one: PlacedFinding, worth: Worth) -> boo
     """Whether a finding saves next to nothing alone, whatever it saves once another one is fixed;
     not one of two that save only together."""
     most = worth.most_ns(one.finding) if one.finding.is_replayed else None
-    return most is not None and not one.parts and context.share(most) < SMALLEST_SAVING.share
+    is_small = most is not None and context.share(most) < SMALLEST_SAVING.share
+    return is_small and not one.is_of_pair and not one.parts
 
 
 def _wholes(
@@ -439,7 +452,23 @@ def _hide(
         behind.setdefault(whole.finding.title, []).append(one)
         is_part = one.costs_less_than(whole) and whole.may_explain(one)
         (whole.parts if is_part else apart).append(one)
+        if not is_part and whole.finding.together_ns is None:
+            _name_in_turn(whole, one)
     return apart, left
+
+
+def _name_in_turn(whole: PlacedFinding, one: PlacedFinding) -> None:
+    """Have the finding that another one hides behind name that, too, where it saves most of what
+    both save only once that is fixed: two GPUs that are late alike hide each other."""
+    together = one.finding.together_ns or 0.0
+    if whole.finding.is_bound or one.finding.is_bound or not one.hides_much(together):
+        return
+    whole.finding = replace(
+        whole.finding,
+        together_with=one.finding.title,
+        together_ns=together,
+        further_ns=together - one.worth_ns,
+    )
 
 
 def _paired(

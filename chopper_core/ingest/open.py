@@ -28,7 +28,7 @@ from chopper_core.ingest.recorded import (
 from chopper_core.ingest.untraced import ReadSamples, RunInputs, read_files
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
-from chopper_core.model.run import Run, located
+from chopper_core.model.run import Run, SideSource, located
 from chopper_core.record.manifest import is_ring
 from chopper_core.sources.foreign import NoActivityError, OnlyRangesError, what_is
 from chopper_core.sources.ranks import (
@@ -178,13 +178,11 @@ def _read_run(
     run = on_one_clock(replace(run, skipped=tuple(left)), opening.overrides)
     progress("merge ranks", 1, 1)
     run = with_overrides(run, opening.overrides)
-    if isinstance(progress, ShowingProgress) and any(
-        opening.paths.found(family).files for family in NEXT_TO_TRACES
-    ):
+    awaited = [family for family in NEXT_TO_TRACES if opening.paths.found(family).files]
+    if isinstance(progress, ShowingProgress) and awaited:
         first = with_sources(run, replace(opening, paths=ListedPaths()), None)
         first = described(first, recorded) if recorded else first
-        awaited = bool(opening.paths.found(Family.TELEMETRY).files)
-        first = replace(first, awaits_telemetry=awaited)
+        first = replace(first, awaited=frozenset(map(SideSource, awaited)))
         progress.show(located(with_layout(with_slots(first, paths), paths)))
     run = with_sources(run, opening, ranges)
     return with_layout(with_slots(run, paths), paths)

@@ -311,6 +311,19 @@ class Groups:
             )
         return rows[begin:] if last else rows[begin : int(first[group + 1])]
 
+    def _whole_groups(self) -> Iterator[tuple[Selection, Index]]:
+        """Some groups at a time: their rows, and where each begins among them. Values of scattered
+        rows are copies, which take longer where they don't fit into the processor's cache."""
+        selection, first = self.selection, self.first
+        if isinstance(selection, slice) or len(selection) <= _PIECE:
+            yield selection, first
+            return
+        ends = [*np.searchsorted(first, np.arange(_PIECE, len(selection), _PIECE)).tolist()]
+        for low, high in pairwise(sorted({0, *ends, len(first)})):
+            begin = first[low]
+            end = first[high] if high < len(first) else len(selection)
+            yield selection[begin:end], first[low:high] - begin
+
     def _reduced(
         self, how: str, column: str, reduceat: Callable[[AnyArray, Index], AnyArray]
     ) -> Int64:
@@ -319,8 +332,14 @@ class Groups:
             if self.cells is not None and key in self.cells.cube.integers:
                 self._cache[key] = self.cells.reduced(key, reduceat)
             else:
-                values = values_of(self.table, column, self.selection)
-                self._cache[key] = reduceat(values.astype(np.int64, copy=False), self.first)
+                self._cache[key] = np.concatenate(
+                    [
+                        reduceat(
+                            values_of(self.table, column, rows).astype(np.int64, copy=False), first
+                        )
+                        for rows, first in self._whole_groups()
+                    ]
+                )
         return self._cache[key]
 
 

@@ -28,7 +28,7 @@ _QUICK_S: Final = 0.002
 _QUICK_BYTES: Final = 1 << 18
 """What is made within that time is taken to hold so much, until all is measured."""
 _LONG: Final = 256
-"""Of a longer list or tuple, the last value tells what all are."""
+"""Of a longer list, tuple or dict, the last value tells what all are."""
 _SHARED: Final = (type, ModuleType, str, int, float)
 
 
@@ -122,11 +122,21 @@ def _bytes_held(value: object, seen: Set[int], own: set[int]) -> int:
             left.append(each.base)
         elif isinstance(each, list | tuple) and len(each) > _LONG and isinstance(each[-1], _SHARED):
             total += sys.getsizeof(each[-1]) * len(each)
+        elif isinstance(each, dict) and len(each) > _LONG and _is_plain(last := _last_of(each)):
+            total += sum(map(sys.getsizeof, last)) * len(each)
         elif isinstance(each, FunctionType):
             left += each.__closure__ or ()
         else:
             left += gc.get_referents(each)
     return total
+
+
+def _last_of(values: dict[object, object]) -> tuple[object, object]:
+    return next(reversed(values.items()))
+
+
+def _is_plain(values: tuple[object, object]) -> bool:
+    return all(isinstance(each, _SHARED) for each in values)
 
 
 WORTH_KEEPING_S: Final = 0.02

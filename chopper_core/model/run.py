@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from contextlib import suppress
+from enum import StrEnum
 from functools import cached_property
 from time import monotonic
 from typing import Final, TypeVar
@@ -73,7 +73,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import ALL_TIME, Interval, View, resolved
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counted,
     counts_of,
@@ -101,6 +101,15 @@ Value = TypeVar("Value")
 Stored = TypeVar("Stored")
 _WARM_UP: Final = 1.5
 """A first iteration of a window that takes more times as long as the others warms up."""
+
+
+class SideSource(StrEnum):
+    """The kinds of source that are read next to traces, and join their run once it is on screen."""
+
+    COUNTERS = "hardware counters"
+    TELEMETRY = "telemetry"
+    CPU = "CPU samples"
+    TRAINER = "trainer log"
 
 
 class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
@@ -162,8 +171,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The number of ranks that the traces name, 0 without any."""
     recordings: tuple[RecordingSummary, ...] = ()
     """How `chopper record` made it, if it did."""
-    awaits_telemetry: bool = False
-    """Whether telemetry joins it later: tables that will have its columns keep their place."""
+    awaited: frozenset[SideSource] = frozenset()
+    """The kinds of source that join it later: tables that will have their columns keep their place,
+    and nothing says that the run lacks them."""
     derived: DerivedValues | None = None
     """What was worked out of it before; None: nothing of it is kept."""
 
@@ -198,6 +208,15 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """The columns whose figures a doubt touches."""
         return frozenset(column for doubt in self.doubts for column in doubt.columns)
 
+    def still_reading(self, kind: SideSource) -> str:
+        """Why what a kind of source tells isn't known yet; empty where none joins it later."""
+        return f"still reading the run's {kind.value}" if kind in self.awaited else ""
+
+    def check_read(self, kind: SideSource) -> None:
+        """Raises NothingToShow while a kind of source is read that joins the run later."""
+        if why := self.still_reading(kind):
+            raise NothingToShow(why)
+
     def mark(self, column: str) -> str:
         """What stands before a figure of the column in a sentence: `~` where a doubt touches it."""
         return "~" if column in self.doubted else ""
@@ -225,8 +244,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return parallel_of_layout(layout, self.ranks, world, is_stated=is_stated)
         found = parallel_of_groups(self.groups, self.ranks, world)
         if found is None and not self.layout:
-            names = {each.rank: os.path.basename(each.path) for each in self.sources}
-            found = parallel_of_names(names, world)
+            found = parallel_of_names({each.rank: each.path for each in self.sources}, world)
         if found is not None:
             return found
         sizes = {name: size for name, size in self.settings.items() if name in DIMENSIONS}
@@ -323,7 +341,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def traced(self) -> frozenset[int]:
         if self.is_sampled_only:
             return frozenset()
-        return frozenset(int(gpu) for gpu in self.tree().codes_of("gpu"))
+        return frozenset(self.tree().codes_of("gpu").tolist())
 
     def side(self, kind: type[T]) -> T:
         found = self.side_tables.get(kind)

@@ -22,7 +22,7 @@ from chopper_core.analyses.rows import FigureRows
 from chopper_core.analyses.samples import even_places
 from chopper_core.model.charts import Chart, HeatMap, LineChart
 from chopper_core.model.phrases import facts
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
@@ -53,7 +53,7 @@ def missing_from(run: Run) -> str:
     """Why no scope of a run has an answer; empty: one may."""
     if any(samples.offset_ns is not None for samples in run.cpu):
         return ""
-    return f"{_NO_SAMPLES}{_unplaced(run)}"
+    return run.still_reading(SideSource.CPU) or f"{_NO_SAMPLES}{_unplaced(run)}"
 
 
 def _unplaced(run: Run) -> str:
@@ -112,6 +112,7 @@ def _processors(use: CpuUse, by: str) -> FigureRows:
 def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:
     placed = [samples for samples in run.cpu if samples.offset_ns is not None]
     if not placed:
+        run.check_read(SideSource.CPU)
         raise NothingToShow(f"{_NO_SAMPLES}{_unplaced(run)}")
     given = options_of(view, SPEC, above=r"\d{1,3}(\.\d+)?", file="[^,:]+")
     level, name = float(given.get("above", 0.0)), given.get("file", "")

@@ -20,7 +20,7 @@ from chopper_core.columns.metric import Reduces
 from chopper_core.model.charts import DataPath, GpuUnit, MemoryChart, UnitFigure
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.phrases import count, facts
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.model.view import View, pivot
 from chopper_core.util.errors import NothingToShow
@@ -123,7 +123,9 @@ _NO_COUNTERS: Final = (
 
 def missing_from(run: Run) -> str:
     """Why no scope of a run has an answer; empty: one may."""
-    return "" if any(map(is_counted, run.table.measured)) else _NO_COUNTERS
+    if any(map(is_counted, run.table.measured)):
+        return ""
+    return run.still_reading(SideSource.COUNTERS) or _NO_COUNTERS
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -140,6 +142,7 @@ def answer(run: Run, view: View) -> ViewResult:
     }
     known = [name for name, number in numbers.items() if number is not None]
     if not known:
+        run.check_read(SideSource.COUNTERS)
         raise NothingToShow(_NO_COUNTERS)
     order = [*_PREFIXES, _GPU]
     every = sorted(figures, key=lambda name: (name not in known, order.index(_unit_of(name))))

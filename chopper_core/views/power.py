@@ -44,7 +44,7 @@ from chopper_core.columns import METRICS, is_measured, numbered
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.phrases import count, differs, facts, level_title, listed
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.units import Unit, scaled_text, time_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
@@ -102,7 +102,7 @@ _NO_TELEMETRY: Final = (
 def missing_from(run: Run) -> str:
     """Why no scope of a run has an answer; empty: one may."""
     is_known = run.is_sampled_only or any(name in run.measured for name in SIGNALS)
-    return "" if is_known else _NO_TELEMETRY
+    return "" if is_known else run.still_reading(SideSource.TELEMETRY) or _NO_TELEMETRY
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -113,6 +113,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view, options, window_ns))
     if missing_from(run):
+        run.check_read(SideSource.TELEMETRY)
         raise NothingToShow(_NO_TELEMETRY)
     by = view.by or "gpu"
     energy = StepEnergy.of(run, view, options.get("tokens"))

@@ -176,6 +176,7 @@ def _frame(run: Run, view: View, result: ViewResult, *, is_pending: bool = False
         *_statistic_note(view, result.over or columns.over),
         *result.notes,
         *columns.notes,
+        *columns.unavailable,
         *run_notes(run, counting),
         *shown.hint,
         *filter_note(len(result.rows.labels), shown.hidden),

@@ -6,7 +6,7 @@ from typing import Final
 
 from chopper_core.analyses.log_figures import LOG_ROWS, NO_LOG, log_ranks, log_stages, logged
 from chopper_core.analyses.training import Training, training_of
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.view import View
 from chopper_core.views.shared.log_rows import (
     log_charts,
@@ -31,7 +31,9 @@ SPEC: Final = ViewSpec(
 
 def missing_from(run: Run) -> str:
     """Why no scope of a run has an answer; empty: one may."""
-    return "" if training_of(run) is not None else NO_LOG
+    if training_of(run) is not None:
+        return ""
+    return run.still_reading(SideSource.TRAINER) or NO_LOG
 
 
 def answer(run: Run, view: View) -> ViewResult:

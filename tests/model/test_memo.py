@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -76,6 +77,24 @@ def test_what_is_large_goes_first_where_less_is_to_be_kept() -> None:
     assert [memo.has((name,)) for name in ("frame", "replays", "place on the screen")] == [
         True, False, True,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [dict.fromkeys(range(1_000), 0.5), [0.5] * 1_000])
+def test_a_thousand_numbers_are_as_much_as_they_take(value: object) -> None:
+    memo = Memo()
+    memo(("numbers",), lambda: value)
+    memo.trim(sys.getsizeof(0.5) * 900)
+    assert not memo.has(("numbers",))
+    memo(("numbers",), lambda: value)
+    memo.trim(sys.getsizeof(0.5) * 10_000)
+    assert memo.has(("numbers",))
+
+
+def test_arrays_in_a_long_dict_count_each() -> None:
+    memo = Memo()
+    memo(("arrays",), lambda: {name: np.zeros(100) for name in range(1_000)})
+    memo.trim(100_000)
+    assert not memo.has(("arrays",))
 
 
 def test_what_goes_takes_no_other_values_memory_upon_itself() -> None:

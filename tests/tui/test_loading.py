@@ -17,9 +17,10 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.util.errors import DataError
+from chopper_core.util.errors import DataError, NothingToShow
 from chopper_core.util.progress import Progress, ShowingProgress, progress_text, share_done
 from chopper_core.views import OVERVIEW
+from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
@@ -206,20 +207,28 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
         await driven.settle()
         parts = app.screen.query("PicturePane, FrameTable, CardsPane")
         places = [(part.region.y, part.region.height) for part in parts]
-        assert "telemetry is being read" in driven.text() and "placing counters" in driven.text()
+        assert (
+            "still reading the run's telemetry" in driven.text()
+            and "placing counters" in driven.text()
+        )
         headings = next(line for line in driven.text().split("\n") if "gfx MHz" in line)
         await driven.press("j")
         row = driven.label
         go_on.set()
         while "counters and telemetry are in" not in driven.text():
             await pilot.pause(0.05)
-        assert "being read" not in driven.text() and "placing" not in driven.text()
+        assert "still reading" not in driven.text() and "placing" not in driven.text()
         joined = next(line for line in driven.text().split("\n") if "gfx MHz" in line)
         assert joined.partition("forward")[0] == headings.partition("forward")[0]
         assert driven.label == row
         assert places[:2] == [(part.region.y, part.region.height) for part in parts][:2]
         assert places[2][0] == parts[2].region.y
     (first,), whole = shown, app._opening.whole.result()
+    for view, kind in (("power", "telemetry"), ("memchart", "hardware counters")):
+        with pytest.raises(NothingToShow, match=f"still reading the run's {kind}"):
+            query(first, View(name, name=view))
+    told = query(first, View(name, name="findings")).labels
+    assert not [each for each in told if "counters" in each or "telemetry" in each]
     assert not first.counters and not first.telemetry and whole.counters and whole.telemetry
     assert np.array_equal(first.table.idle_ns, whole.table.idle_ns)
 

@@ -22,6 +22,7 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.demo import demo_run, small_run
+from tests.support import sample_run
 
 VIEWS_OF_ACTIVITIES: Final = (
     "kernels", "roofline", "overheads", "launch", "icicle", "heatmap", "grid", "ranks", "overlap",
@@ -520,3 +521,12 @@ def test_leads_and_work_of_one_gpu_are_those_of_its_matched_kernels(run: Run) ->
         assert row["work_ns"] == pytest.approx(own[place])
         assert row["extra_work_ns"] == pytest.approx(own[place] - usual)
         assert row["slower_pct"] == pytest.approx(100 * (own[place] / usual - 1))
+
+
+@pytest.mark.parametrize("view", ["explore", "kernels", "launch", "comms", "ranks", "throughput"])
+def test_a_column_asked_for_that_has_no_figure_says_why(view: str) -> None:
+    """The trace alone: nothing measures power, and kernels are known."""
+    for columns in ("power_w,kernels", "%2Bpower_w,%2Bkernels"):
+        told = query(sample_run(gpus=2), parse(f"R?view={view}&columns={columns}")).notes
+        (note,) = [each for each in told if "unavailable" in each]
+        assert note.startswith("power_w unavailable: the run has no telemetry of it"), note

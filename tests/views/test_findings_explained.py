@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def assert_accounted(run: Run) -> None:
         # What saves nothing until another one is fixed isn't to be fixed first.
         is_first = group_of(rule, each) == Group.FIX and whose is None
         parts = sum(other == place for _, other in shown)
-        if is_first and each.saving_ns is not None and not parts:
+        if is_first and each.saving_ns is not None and not parts and each.further_ns is None:
             assert context.share(each.saving_ns) >= SMALLEST_SAVING.share
     ideal = float(parts_of(run, context.split()).numbers("theoretical_ns").sum()) / context.spots
     for group in Group:
@@ -232,6 +233,23 @@ def test_what_saves_nothing_alone_is_not_to_be_fixed_first() -> None:
     found = {each.rule: each for each in told(run, View(run.name))}
     assert found["exposed"].group == "could be better"
     assert found["straggler"].group == "fix first"
+
+
+def test_two_gpus_that_hide_each_other_name_each_other() -> None:
+    """One has a lower clock, one more tokens: each alone is late as long as the other is."""
+    before = planted.clean("fsdp", 11)
+    every = planted._from_start(before)
+    clock = planted.Cause("clock", 1 / 1.05, (1,), every)
+    tokens = planted.Cause("imbalance", 0.05, (2,), every)
+    found = planted.simulated(replace(before.config, telemetry=True, causes=(clock, tokens)))
+    both_ns = planted.cost_of(found, (clock, tokens))
+    run = bench.opened(found)
+    first, second = told(run, View(run.name))[:2]
+    assert {first.group, second.group} == {"fix first"}
+    assert first.title in second.detail and second.title in first.detail
+    context = context_of(run, View(run.name))
+    (_, pair), *_ = (each for each, _ in _find(context, Worth.of(context)))
+    assert pair.together_ns == pytest.approx(both_ns, rel=0.2)
 
 
 def test_the_headline_says_how_much_of_the_step_has_no_known_cause(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from chopper_core.model.charts import (
     Series,
 )
 from chopper_core.model.column_names import AWAITED, HEAT, HOTSPOT
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, SideSource
 from chopper_core.model.table import Kind, Phase
 from chopper_core.model.units import LONG_TIMES
 from chopper_core.model.view import View, child_of, with_view
@@ -301,7 +301,7 @@ def _columns(
             powers = mean_powers(step.run, step.view)
             if np.isfinite(powers).any():
                 own.append((METRICS[_POWER], _reduced(rows, powers, "sum")))
-            elif step.run.awaits_telemetry:
+            elif SideSource.TELEMETRY in step.run.awaited:
                 own.append(_pending(METRICS[_POWER], rows, AWAITED))
             if (watts := total_power(step.run, step.view)) is not None:
                 total[_POWER] = watts
@@ -314,7 +314,7 @@ def _columns(
                 how = "max" if name in HEAT else "mean"
                 values, metric = _reduced(rows, values.known(), how), _of_several(metric, how)
             own.append((metric, values))
-        elif step.run.awaits_telemetry:
+        elif SideSource.TELEMETRY in step.run.awaited:
             own.append(_pending(METRICS[name], rows, AWAITED))
     return own, total
 

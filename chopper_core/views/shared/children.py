@@ -7,7 +7,6 @@ import numpy as np
 from chopper_core.analyses.rows import Partition
 from chopper_core.columns import default_columns
 from chopper_core.columns.filter import LONGEST_FIRST
-from chopper_core.columns.lookup import reasons
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.view import View, enter
 from chopper_core.views.frame import Frame
@@ -49,21 +48,11 @@ def children(run: Run, view: View) -> Frame:
     shown = arranged(run, view, result, columns, counted)
     elapsed_ns, base = rows.nodes.elapsed_ns, columns.base
     hidden_ns = float(base.each(elapsed_ns[~shown.mask & counted].sum()))
-    nowhere = [
-        column
-        for column in columns.metrics
-        if column.name in view.columns
-        and columns.totals[column.name] is None
-        and not columns.values(column.name).present().any()
-    ]
     notes = (
         *shown.hint,
         *notes_of(run, view, len(rows.labels), shown.hidden, hidden_ns),
         *columns.notes,
-        *(
-            f"{', '.join(each.name for each in group)} unavailable: {reason}"
-            for reason, group in reasons(nowhere, run.table, run.hardware).items()
-        ),
+        *columns.unavailable,
     )
     return framed(
         run,

@@ -24,7 +24,7 @@ from chopper_core.columns import (
 )
 from chopper_core.columns.derived import Statistic, instance_levels, is_difference
 from chopper_core.columns.filter import NAME
-from chopper_core.columns.lookup import missing_throughout
+from chopper_core.columns.lookup import missing_throughout, reasons
 from chopper_core.columns.time import INSTANCES, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.memo import LazyMap
@@ -173,9 +173,14 @@ class Columns:
 
     def _doubted(self, name: str, values: Values) -> Values:
         """Values marked where a doubt touches the column's figures."""
-        if name not in self._run.doubted:
-            return values
-        return replace(values, extrapolated=values.present())
+        return replace(values, extrapolated=values.present()) if self.is_doubted(name) else values
+
+    def is_doubted(self, name: str) -> bool:
+        if not self._run.doubted:
+            return False
+        from chopper_core.analyses.samples import doubted_columns  # few runs are in doubt
+
+        return name in doubted_columns(self._run)
 
     def _based(self, metric: Metric, values: Values) -> Values:
         """Values of the rows on the base of the view, marked where they cover only some GPUs."""
@@ -236,6 +241,24 @@ class Columns:
         if isclose(own, whole, rel_tol=1e-9, abs_tol=1e-6):
             return ""
         return f"the total of {metric.title} includes {count(lacking, 'row')} without a value"
+
+    @property
+    def unavailable(self) -> tuple[str, ...]:
+        """Why columns that were asked for have no figure at all."""
+        asked = {*self._view.columns, *self._view.added_columns}
+        nowhere = [
+            column
+            for column in self.metrics
+            if column.name in asked
+            and self.totals[column.name] is None
+            and not self.values(column.name).present().any()
+        ]
+        run = self._run
+        return tuple(
+            f"{', '.join(each.name for each in group)} unavailable: {reason}"
+            for reason, group in reasons(nowhere, run.table, run.hardware).items()
+            if reason
+        )
 
     @property
     def partial_totals(self) -> frozenset[str]:
