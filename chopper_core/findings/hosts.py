@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.host_causes import (
+    ALLOCATOR,
     LAUNCH_CALLS,
     NEEDLESS,
     UNSEEN,
@@ -95,6 +96,8 @@ _NATIVE: Final = "torch._C"
 """In the names of calls in which PyTorch works, such as the backward pass."""
 _APART: Final = NEEDLESS | {UNSEEN}
 """Causes that can go while the rest stays."""
+_OF_ITS_OWN: Final = NEEDLESS - {*WAITING} | {ALLOCATOR}
+"""Causes that cost what they take; a wait for the GPU also keeps launches from being ahead."""
 _NEARLY_ALL: Final = 0.9
 """Of the idle time, which a cause has at least to be all of it."""
 _MOSTLY: Final = 0.5
@@ -545,7 +548,7 @@ def _apart_from_rest(
     # What a wait's aftermath has of the same gaps goes with it.
     of_row = [sums_of(each.ns, each.row, len(context.table)) for each in (own, charges)]
     own = charges.take((2 * of_row[0] > of_row[1])[charges.row])
-    if main.what not in NEEDLESS and own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
+    if main.what not in _OF_ITS_OWN and own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
         return None
     cells, part = _cells_with(context, own)
     return (cells, part, context.per_iteration(float(own.ns.sum()))) if cells.any() else None
