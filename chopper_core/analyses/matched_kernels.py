@@ -130,9 +130,10 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
     table = run.table
     rows, stages = _compute_of(run, iterations), _stages(run)
     parts = [own for own in np.split(rows, run_starts(table.gpu[rows])[1:]) if len(own)]
+    found: list[tuple[list[Index], list[Index] | Index]]
     if not stages and len(parts) > 1 and _are_equal(table, parts, LEVELS[1:]):
-        # Most often all GPUs run the same kernels: they are looked at once.
-        found = [(parts, parts)]
+        # Most often all GPUs run the same kernels: none is copied.
+        found = [(parts, rows.reshape(len(parts), -1))]
     else:
         found = [
             (own, _common(table, own) if len(own) > 1 else [rows[:0]])
@@ -144,9 +145,11 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
     )
 
 
-def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurrences:
+def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index] | Index) -> Occurrences:
+    """The matched rows of some GPUs by time; one array of them is put in order itself."""
     # GPU by GPU, so that the values of the GPUs are adjacent.
-    rows, start_ns = np.stack(matched), run.table.start_ns
+    rows = matched if isinstance(matched, np.ndarray) else np.stack(matched)
+    start_ns = run.table.start_ns
     pieces = [*_pieces(*rows.shape)]
     last = np.max([start_ns[rows[some]].max(axis=0) for some in pieces], axis=0)
     order = stable_order(last)

@@ -413,6 +413,16 @@ def figure(run: Run, name: str) -> Float64:
     return np.array(found)
 
 
+def doubted_columns(run: Run) -> frozenset[str]:
+    """The columns whose figures a doubt touches: those of samples by their signals."""
+
+    def found() -> frozenset[str]:
+        of_samples = {name for name, each in FIGURES.items() if run.doubted & {*each.signals}}
+        return run.doubted | of_samples
+
+    return run.memo(("doubted columns",), found) if run.doubted else frozenset()
+
+
 def node_amounts(run: Run, name: str) -> dict[str, float]:
     """A figure of `NODE_FIGURES` of each node that counts it."""
     nodes = nodes_of(run, [gpu.index for gpu in run.gpus])[0]

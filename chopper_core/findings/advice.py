@@ -449,8 +449,12 @@ def blocking_copy(case: AdviceCase) -> Mapping[str, str] | None:
         return None
     table = case.context.table
     names = (table.names[code] for code in distinct(table.kernel[table.kind == Kind.COPY]).tolist())
-    is_pageable = any(re.search(r"(?:HtoD|DtoH)(?!.*pinned)", name, re.I) for name in names)
-    return {"name": shortened(main.name)} if is_pageable else None
+    pageable = [name for name in names if re.search(r"(?:HtoD|DtoH)(?!.*pinned)", name, re.I)]
+    # A copy to the host waits for all work before it; one to the GPU only for its own.
+    to_host = [name for name in pageable if "DtoH" in name] or pageable
+    if not to_host:
+        return None
+    return {"name": shortened(main.name), "copy": shortened(to_host[0])}
 
 
 def longest_wait(case: AdviceCase) -> Mapping[str, str] | None:
@@ -687,8 +691,8 @@ ADVICE: Final = (
     ),
     Advice(
         ("queue-bound",),
-        "Copy from pinned memory (pin_memory=True) with non_blocking=True, so that {name} returns "
-        "at once.",
+        "Use pinned memory and non_blocking=True for {copy}, so that {name} returns at "
+        "once.",
         blocking_copy,
     ),
     Advice(

@@ -496,9 +496,14 @@ def _bound(
         what = f"{next(short, main.what)} {main.leaves} {_idle_gpus(context)} {{taken}}"
         is_name = main.is_of_trace
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
+    if main is not None and differs(own_ns, cost_ns):
+        # The cost is that of all reasons, of which this is most.
+        gpus_wait, hosts = (
+            ("GPUs wait", "their hosts") if len(context.gpus) > 1 else ("the GPU waits", "its host")
+        )
+        what, in_call = f"{gpus_wait} {{taken}} for {hosts}", f", mostly {main.what}"
+        own_ns = cost_ns
     taken = f"{time(own_ns)}{a_step(context)}"
-    if differs(own_ns, cost_ns):
-        doing += f"; with the other reasons for late hosts it costs {time(cost_ns)}"
     yield context.finding(
         (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",

@@ -137,10 +137,10 @@ def _sources(context: FindingsContext) -> Gaps:
         why = "nothing shows what limits compute"
         if unattributed.present()[0]:
             share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-            steps = "the usual steps' time" if context.irregular else "the time"
-            why += f": it takes {percent(share)} of {steps}"
+            steps = "the usual steps" if context.irregular else "the step"
+            why += f": compute takes {percent(share)} of {steps}"
             if AT_PEAK in context.table.measured and context.run.hardware is not None:
-                why += " beyond what its FLOPs take at peak"
+                why += " more than its FLOPs need at peak"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why
         short = "what limits compute is unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")

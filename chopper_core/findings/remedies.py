@@ -33,6 +33,8 @@ _EVERYWHERE: Final = {
     Cost.CONTENTION: "contention as peers",
 }
 """Where nothing is without it that could be compared with."""
+_FACTORED: Final = {"compute": "duration_ns", "host": "idle_host_ns"}
+"""Kind of time that changes by a factor → the column that it is in."""
 _PEERS: Final = ("gpu", "iteration")
 _MAX_TERMS: Final = 64
 _LEAST_PART: Final = 0.1
@@ -45,12 +47,25 @@ def question_of(context: FindingsContext, finding: Finding) -> str:
     cells[context.cells_about(finding)] = True
     # Iterations far from the others are in no replay.
     places = list(_places(context, cells)) if cells.any() else []
+    asked = np.any([inside for _, inside in places], axis=0) if places else cells
     found: dict[str, None] = {}
-    for place in places:
+    for place, _ in places:
         for change in _changes(finding, place):
             terms = [only(level, labels) for level, labels in place.items()]
-            found[" ".join([*terms, change])] = None
+            found[" ".join([*terms, _spread(context, change, cells, asked)])] = None
     return f"{SEPARATOR} ".join(found)
+
+
+def _spread(context: FindingsContext, change: str, cells: Mask, asked: Mask) -> str:
+    """A change by a factor of some cells, as one of all that are asked about: as much time less."""
+    kind, _, factor = change.partition(" x")
+    if kind not in _FACTORED or not factor or np.array_equal(cells, asked):
+        return change
+    ns = context.cells.sum(_FACTORED[kind]).astype(np.float64)
+    if kind == "compute":
+        ns *= context.computes
+    part = float(ns[cells].sum()) / max(float(ns[asked].sum()), 1.0)
+    return f"{kind} x{1 - (1 - float(factor)) * part:.4f}"
 
 
 def _changes(finding: Finding, place: Collection[str]) -> Sequence[str]:
@@ -69,11 +84,12 @@ def changes_of(costs: dict[Cost, float]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_CHANGES[cost] for cost in large))
 
 
-def _places(context: FindingsContext, cells: Mask) -> Iterator[dict[str, list[str]]]:
-    """Where some cells are, as labels by level; at several places if their GPUs differ in it."""
+def _places(context: FindingsContext, cells: Mask) -> Iterator[tuple[dict[str, list[str]], Mask]]:
+    """Where some cells are, as labels by level, with all cells there; at several places if their
+    GPUs differ in it."""
     place, inside = _place(context, cells)
     if np.array_equal(inside, cells) or "gpu" not in place:
-        yield place
+        yield place, inside
         return
     gpu_of = context.codes("gpu")
     others = combined([context.codes(level) for level in CELL[1:]])[1]
@@ -81,7 +97,7 @@ def _places(context: FindingsContext, cells: Mask) -> Iterator[dict[str, list[st
     of_gpu = {gpu: own[at] for gpu, at in places_by(gpu_of[own]).items()}
     like = grouped_by(of_gpu, lambda gpu: distinct(others[of_gpu[gpu]]).tobytes())
     for gpus in like.values():
-        yield _place(context, cells & np.isin(context.codes("gpu"), gpus))[0]
+        yield _place(context, cells & np.isin(context.codes("gpu"), gpus))
 
 
 def _place(context: FindingsContext, cells: Mask) -> tuple[dict[str, list[str]], Mask]:

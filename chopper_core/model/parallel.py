@@ -7,6 +7,7 @@ a run are named, coordinates are those that reproduce every group.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
@@ -260,13 +261,15 @@ def parallel_of_groups(
     return Parallel(known, places, FROM_GROUPS, (f"{note}its group",))
 
 
-def parallel_of_names(names: Mapping[int, str], world: int) -> Parallel | None:
+def parallel_of_names(paths: Mapping[int, str], world: int) -> Parallel | None:
     """The coordinates of ranks in the names of their files (`dp0_pp0_tp1_rank1`, `TP-1-DP-0`).
 
     None unless the names of all ranks of the world give each of them another place.
     """
-    if len(names) != world or not _COORDINATE.search(next(iter(names.values()), "")):
+    one = os.path.basename(next(iter(paths.values()), ""))
+    if len(paths) != world or not _COORDINATE.search(one):
         return None
+    names = {rank: os.path.basename(path) for rank, path in paths.items()}
     every = {
         rank: {dimension.lower(): int(number) for dimension, number in _COORDINATE.findall(name)}
         for rank, name in sorted(names.items())

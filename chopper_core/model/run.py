@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from contextlib import suppress
 from enum import StrEnum
@@ -245,8 +244,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return parallel_of_layout(layout, self.ranks, world, is_stated=is_stated)
         found = parallel_of_groups(self.groups, self.ranks, world)
         if found is None and not self.layout:
-            names = {each.rank: os.path.basename(each.path) for each in self.sources}
-            found = parallel_of_names(names, world)
+            found = parallel_of_names({each.rank: each.path for each in self.sources}, world)
         if found is not None:
             return found
         sizes = {name: size for name, size in self.settings.items() if name in DIMENSIONS}

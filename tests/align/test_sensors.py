@@ -50,6 +50,8 @@ def test_a_gpu_without_any_reading_is_not_covered(tmp_path: Path) -> None:
     for view in ("overview", "power"):
         frame = query(run, parse(f"R?view={view}"))
         assert frame.total["mean_power_w"] is None
+        powers = frame.values["mean_power_w"]
+        assert [powers.is_extrapolated(row) for row in range(4)] == [True, False, True, False]
         assert "mean power, energy: no total, since only 2 of 4 GPUs have it" in frame.notes
 
 

@@ -55,20 +55,24 @@ def same(one: Run, other: Run, *, but: tuple[str, ...] = ()) -> None:
         assert left[name] == right[name], name
 
 
-@pytest.mark.sweep
-def test_the_demo_reads_back_as_it_was(tmp_path: Path, wording: Wording) -> None:
-    run = demo_run()
-    notes = export(run, "chakra", tmp_path / "out")
-    again = open_run(str(tmp_path / "out"), jobs=1)
-    # The file doesn't have the annotations at which idle time between steps is cut.
-    cut = ("idle_ns", "idle_host_ns", "idle_after_ns")
-    same(run, again, but=cut)
-    left, right = sorted_rows(run), sorted_rows(again)
+def same_but_for_ends_of_steps(one: Run, other: Run) -> None:
+    """A file of Chakra lacks the annotations at which idle time between steps is cut."""
+    cut = tuple(name for name in ADDITIVE if name.startswith("idle_"))
+    same(one, other, but=cut)
+    left, right = sorted_rows(one), sorted_rows(other)
     steps = list(zip(left["gpu"], left["iteration"], strict=True))
     firsts = {step: row for row, step in reversed([*enumerate(steps)])}
     edges = {*firsts.values(), *{step: row for row, step in enumerate(steps)}.values()}
     for row in {*range(len(steps))} - edges:
         assert [left[name][row] for name in cut] == [right[name][row] for name in cut]
+
+
+@pytest.mark.sweep
+def test_the_demo_reads_back_as_it_was(tmp_path: Path, wording: Wording) -> None:
+    run = demo_run()
+    notes = export(run, "chakra", tmp_path / "out")
+    again = open_run(str(tmp_path / "out"), jobs=1)
+    same_but_for_ends_of_steps(run, again)
     assert not again.failed
     assert again.cut_iterations == run.cut_iterations
     assert again.generated == run.generated
@@ -104,7 +108,7 @@ def test_real_runs_read_back_as_they_were(name: str, tmp_path: Path) -> None:
     run = open_run(str(real(name)), jobs=1)
     export(run, "chakra", tmp_path / "out")
     again = open_run(str(tmp_path / "out"), jobs=1)
-    same(run, again, but=())
+    same_but_for_ends_of_steps(run, again)
     assert (again.groups, again.world) == (run.groups, run.world)
 
 

@@ -41,7 +41,7 @@ from chopper_core.store.writer import write_store
 from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, view_module
+from chopper_core.views import VIEWS, ranks, view_module
 from chopper_core.views.overview import lanes as overview_lanes
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers
@@ -177,6 +177,16 @@ def test_what_was_worked_out_is_not_worked_out_again(
         assert asked.take() == expected
     chopper_core.open(str(copy), cache=False).frame("?view=ranks")
     assert asked.take() == ["ranks"]
+
+
+def test_splits_of_ranks_are_made_of_the_kept_answer_by_gpu(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = ("?view=ranks&by=node", "?view=ranks&by=gpu", ":gpu=1?view=ranks")
+    expected = [_json(copy, each, open_run) for each in splits]
+    _json(copy, "?view=ranks")
+    monkeypatch.setattr(ranks, "leads", None)  # No kernels are compared.
+    assert [_json(copy, each) for each in splits] == expected
 
 
 def test_classes_of_names_are_kept_and_the_names_are_not(

@@ -11,6 +11,7 @@ from chopper_core.util import grouping
 from chopper_core.util.arrays import Numbers
 from chopper_core.util.grouping import (
     distinct,
+    isin,
     last_equal,
     median_of,
     medians_along,
@@ -66,6 +67,15 @@ def test_ranks_are_those_of_numpy(width: int, count: int) -> None:
     expected, inverse = np.unique(codes, return_inverse=True)
     assert np.array_equal(different, expected)
     assert np.array_equal(place, inverse)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 40])
+@pytest.mark.parametrize("count", [0, 1, 3_000])
+def test_codes_in_runs_are_looked_up_as_numpy_does(count: int, wanted: int) -> None:
+    random = np.random.default_rng(count)
+    codes = np.repeat(random.integers(-50, 50, count), random.integers(0, 5, count))
+    chosen = random.integers(-50, 50, wanted)
+    assert np.array_equal(isin(codes, chosen), np.isin(codes, chosen))
 
 
 @pytest.mark.parametrize("count", [1, 40, 5_000])

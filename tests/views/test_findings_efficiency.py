@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.overlap import overlaps_in
 from chopper_core.findings import communication, efficiency
+from chopper_core.findings.remedies import question_of
+from chopper_core.findings.rule import CELL, Cost, context_of
 from chopper_core.model.hardware import ElementType, specifications
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
@@ -201,3 +203,32 @@ def test_contention_is_seen_without_layers() -> None:
     row = row_of(run_of(rows), "contention")
     assert row is not None and row["cost_ns"] == pytest.approx(excess / 3, rel=1e-3)
     assert "40.0 % longer" in str(row["detail"])
+
+
+def test_a_factor_of_some_cells_takes_as_much_from_all_that_are_asked_about() -> None:
+    """Of two operations in two phases, two of the four cells have labels in common with all."""
+    rows, now = [], 0
+    times = {"norm": {Phase.FORWARD: 30, Phase.BACKWARD: 50}, "pool": {Phase.FORWARD: 10,
+             Phase.BACKWARD: 10}, "mm": {Phase.FORWARD: 100, Phase.BACKWARD: 200}}  # fmt: skip
+    for step in range(3):
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            for operation, by_phase in times.items():
+                took = by_phase[phase] * US
+                rows.append(Row(now, took, phase=phase, iteration=step, operation=operation))
+                now += took
+    run = run_of(rows)
+    context = context_of(run, View(run.name))
+    cells = np.zeros(len(context.cells), np.bool_)
+    for at in range(len(cells)):
+        place = tuple(context.text(level, context.codes(level)[at]) for level in CELL[2::2])
+        cells[at] = place in {("forward", "pool"), ("backward", "norm")}
+    assert cells.sum() == 2 * 3
+    found = context.finding("title", "detail", View(run.name), Cost.KERNELS, 30.0 * US,
+                            cells=cells, changes=("compute x0.5",))  # fmt: skip
+    asked = question_of(context, found)
+    assert asked.startswith("operation:norm,pool compute x")
+    assert float(asked.rpartition("x")[2]) == pytest.approx(1 - 0.5 * (10 + 50) / (30 + 50 + 20))
+    norms = np.array(
+        [context.text("operation", code) == "norm" for code in context.codes("operation")]
+    )
+    assert question_of(context, replace(found, cells=norms)) == "operation:norm compute x0.5"

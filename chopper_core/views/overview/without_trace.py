@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import (
+    doubted_columns,
     gpus_of,
     sampled_columns,
     sampled_notes,
@@ -85,14 +86,19 @@ def overview_of_samples(run: Run, view: View) -> ViewResult:
 def _headline_of_samples(run: Run, own: Own) -> str:
     total = totals_of([each for each in own if each[1].present().all()])
     parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]
+
+    def mark(column: str) -> str:
+        return "~" if column in doubted_columns(run) else ""
+
     if not run.status and (window := totals_of(own).get("window_ns")):
         parts.append(f"window {time(window)}")
     if "mean_power_w" in total:
-        parts.append(f"mean power {power_text(total['mean_power_w'])}")
+        parts.append(f"mean power {mark('mean_power_w')}{power_text(total['mean_power_w'])}")
     if not run.status and "sampled_energy_j" in total:
-        parts.append(f"energy {scaled_text(total['sampled_energy_j'], Unit.JOULES)}")
+        joules = scaled_text(total["sampled_energy_j"], Unit.JOULES)
+        parts.append(f"energy {mark('sampled_energy_j')}{joules}")
     if "mean_gfx_mhz" in total:
-        parts.append(f"clock {total['mean_gfx_mhz']:,.0f} MHz")
+        parts.append(f"clock {mark('mean_gfx_mhz')}{total['mean_gfx_mhz']:,.0f} MHz")
     if "mean_hot_c" in total:
         parts.append(f"{total['mean_hot_c']:.1f} °C")
     return facts(*parts)

@@ -65,7 +65,7 @@ def framed(
         )
 
     def is_extrapolated(name: str) -> bool:
-        is_marked = name in result.extrapolated_total or name in run.doubted
+        is_marked = name in result.extrapolated_total or columns.is_doubted(name)
         return is_marked or columns.is_total_extrapolated(name)
 
     return Frame(

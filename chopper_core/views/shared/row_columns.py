@@ -173,9 +173,14 @@ class Columns:
 
     def _doubted(self, name: str, values: Values) -> Values:
         """Values marked where a doubt touches the column's figures."""
-        if name not in self._run.doubted:
-            return values
-        return replace(values, extrapolated=values.present())
+        return replace(values, extrapolated=values.present()) if self.is_doubted(name) else values
+
+    def is_doubted(self, name: str) -> bool:
+        if not self._run.doubted:
+            return False
+        from chopper_core.analyses.samples import doubted_columns  # few runs are in doubt
+
+        return name in doubted_columns(self._run)
 
     def _based(self, metric: Metric, values: Values) -> Values:
         """Values of the rows on the base of the view, marked where they cover only some GPUs."""
