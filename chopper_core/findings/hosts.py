@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from chopper_core.analyses.host_causes import (
     place_of_most,
     within_scope,
 )
+from chopper_core.analyses.leads import Straggler
 from chopper_core.findings.rule import (
     EXPLAINED,
     SMALLEST_SAVING,
@@ -248,14 +249,24 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _names_cause(context: FindingsContext, gpu: int, what: str) -> bool:
-    """Whether the finding of a straggler says that its host does this."""
+    """Whether the finding of a straggler, or of one that others hide, says that its host does
+    this."""
+    leads = context.leads
+    hidden = () if leads is None else leads.hidden_stragglers
+    return _is_of_straggler(context, gpu, what, hidden)
+
+
+def _is_of_straggler(
+    context: FindingsContext, gpu: int, what: str, more: Sequence[Straggler] = ()
+) -> bool:
+    """Whether the finding of a straggler says that its host does this; or of one more."""
     leads = context.leads
     if leads is None:
         return False
     return any(
         what in cause_beyond(context.run, gpu, leads.peers_of(late.place).gpus,
                              [leads.iterations[at] for at in late.when])
-        for late in (*leads.stragglers, *leads.hidden_stragglers)
+        for late in (*leads.stragglers, *more)
         if late.cause == "host" and leads.gpus[late.place] == gpu
     )  # fmt: skip
 
@@ -394,6 +405,11 @@ def _bound(
         return
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
+    if state == HostState.LATE and main is not None and where.startswith(" on GPU"):
+        own = charges.take(there & (charges.cause == charges.causes.index(main)))
+        is_most = own.ns.sum() >= EXPLAINED.share * charges.ns.sum()
+        if is_most and _is_of_straggler(context, int(context.table.gpu[own.row[0]]), main.what):
+            return  # A mean over all GPUs says less than the finding about that one.
     in_call, is_name, unreplayed = "", queued, ""
     gpus_idle = "GPUs idle" if len(context.gpus) > 1 else "the GPU idles"
     if state == HostState.LATE:
