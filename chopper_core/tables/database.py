@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,6 +23,8 @@ SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors from a damaged database, whose error messages may be invalid UTF-8."""
 _MAX_VALUE_BYTES: Final = 1 << 20
 ROWS_PER_CHUNK: Final = 50_000
+REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+"""In text in place of what isn't UTF-8."""
 _STEPS: Final = 1_000_000
 """Instructions of SQLite's machine between two looks at the limit."""
 _STEPS_OF_ANY: Final = 200 * _STEPS
@@ -34,10 +36,11 @@ _STEPS_PER_BYTE: Final = 100
 _ROWS_OF_ANY: Final = 100_000
 _BYTES_PER_ROW: Final = 8
 """The fewest that a row takes; pages that are read again and again have more rows."""
+_JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+_MAX_SAID: Final = 120
 _TOO_MANY: Final = "it has more rows than fit into the file"
 _INTERRUPTED: Final = "interrupted"
 _NOT_CALLED: Final = "user-defined function raised exception"
-_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 _Chunk = TypeVar("_Chunk")
 
 
@@ -121,7 +124,8 @@ class Database(sqlite3.Connection):
             if _INTERRUPTED in str(error) and self._steps_left >= 0:
                 raise Cancelled from error  # By a signal, which SQLite has turned into this.
             losses.truncated = True
-            losses.notes.append(f"{table} is damaged ({error}); its remaining rows are lost.")
+            why = f"{table} is damaged ({_said(error)}); its remaining rows are lost."
+            losses.notes.append(why)
 
     def _rows(
         self, query: str, rows: int, values: Sequence[str]
@@ -170,7 +174,7 @@ class Database(sqlite3.Connection):
                 raise
         at = done * rows + len(cells) // width
         failed = self.execute(f"{query} LIMIT 1 OFFSET {at}", values).fetchone() or ()
-        if not any(_REPLACED in str(cell) for cell in failed):
+        if not any(REPLACED in str(cell) for cell in failed):
             raise Cancelled  # By a signal: only text that isn't UTF-8 is no argument.
         for chunk in islice(self._rows(query, rows, values), done, None):
             yield [*zip(*chunk, strict=True)]
@@ -199,21 +203,38 @@ def opened_database(path: Path, kind: str) -> Iterator[Database]:
             database.limit(path.stat().st_size)
             yield database
     except SQLITE_ERRORS as error:
-        raise DataError(f"{path} can't be read as {kind} database: {error}.") from error
+        said = _said(error)
+        raise DataError(
+            f"{path} can't be read as {kind} database: {said}. Copy or write the file again."
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """What SQLite says of a database, without the text of a damaged schema that it quotes."""
+    text = str(error).partition(" - ")[0]
+    return "".join(each if each.isprintable() else "?" for each in text[:_MAX_SAID])
 
 
 def unwritten(path: Path) -> list[str]:
-    """Advice about rows in a write-ahead log next to a database; [] without a log.
+    """Advice about rows in a log next to a database that SQLite would apply; [] without one.
 
-    SQLite could read them only by writing next to the file; whether the database has them already,
-    the log's size doesn't tell.
+    It could do so only by writing next to the file; whether the database has the rows of a
+    write-ahead log already, the log's size doesn't tell.
     """
+    found = []
     log = path.with_name(f"{path.name}-wal")
-    size = log.stat().st_size if log.is_file() else 0
-    if not size:
-        return []
-    return [
-        f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
-        "here. End the program that writes it, or run: "
-        f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
-    ]
+    if log.is_file() and (size := log.stat().st_size):
+        found.append(
+            f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
+            "here. End the program that writes it, or run: "
+            f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
+        )
+    journal = path.with_name(f"{path.name}-journal")
+    with suppress(OSError), journal.open("rb") as file:
+        if file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
+            found.append(
+                f"{journal.name} shows that a write to the database never ended; its rows may be "
+                "incomplete or damaged. End the program that writes it, or run: "
+                f"sqlite3 {path.name} .tables"
+            )
+    return found

@@ -52,6 +52,36 @@ def test_what_lies_in_the_log_is_said_to_be_missing(
     assert "missing here" not in info_text(open_run(str(path.parent)))
 
 
+def test_a_write_that_never_ended_is_named(tmp_path: Path, wording: Wording) -> None:
+    """A journal that SQLite would roll back; one that it keeps for later begins with zeros."""
+    path = minimal_rocpd(tmp_path / "a.db", 1)
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = PERSIST")
+    writer.execute("CREATE TABLE more (id)")
+    writer.commit()
+    journal = tmp_path / "a.db-journal"
+    assert journal.stat().st_size
+    assert "never ended" not in info_text(open_run(str(path)), 10_000)
+    writer.execute("PRAGMA cache_size = 1")
+    writer.execute("INSERT INTO more SELECT zeroblob(90000) FROM rocpd_pmc_event LIMIT 9")
+    assert journal.read_bytes().strip(b"\0")
+    text = info_text(open_run(str(path)), 10_000)
+    writer.rollback()
+    writer.close()
+    assert "a.db-journal shows that a write to the database never ended" in text
+    wording.among(text, "a.db-journal ")
+
+
+def test_a_damaged_schema_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = minimal_rocpd(tmp_path / "a.db", 1)
+    path.write_bytes(path.read_bytes().replace(b"(id INTEGER PRIMARY", b"(`d\nINTEGER PRIMARY"))
+    with pytest.raises(DataError) as refused:
+        open_run(str(path))
+    text = str(refused.value)
+    assert "malformed database schema" in text and text.endswith("Copy or write the file again.")
+    assert text.isprintable() and len(text) < len(str(path)) + 220
+
+
 @pytest.mark.parametrize(
     ("statement", "refusal"),
     [

@@ -36,7 +36,7 @@ from chopper_core.tables.columns import (
     float_column,
     int_column,
 )
-from chopper_core.tables.database import Database, opened_database, unwritten
+from chopper_core.tables.database import REPLACED, Database, opened_database, unwritten
 from chopper_core.tables.losses import ABSENT, Losses, number_of
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
 from chopper_core.tables.unread import not_used
@@ -515,8 +515,9 @@ class _Reader:
         """Of each relation."""
         self._losses.newer = _newer(self._version)
         self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
-        self._guids: dict[str, list[tuple[Any, ...]]] = {}
-        """Of each table."""
+        self._guids: dict[str, tuple[str, list[Any]]] = {}
+        """The expression of each table that tells processes apart, and its values: text, or bytes
+        where any isn't UTF-8."""
 
     def runs(self) -> list[DispatchRun]:
         for name, (relation, *columns) in _LOOKED_UP.items():
@@ -608,10 +609,12 @@ class _Reader:
             # Making a string of a guid takes longer than the rest of its row.
             guid = 'R."guid"' if "guid" in there else "NULL"
             if name not in self._guids:
-                each = f'SELECT DISTINCT {guid} FROM "{name}" R LIMIT {_MOST_PROCESSES}'
-                chunks = self._database.chunks(name, each, losses, _CHUNK_ROWS)
-                self._guids[name] = [*chain.from_iterable(chunks)]
-            for (one,) in self._guids[name]:
+                self._guids[name] = guid, self._distinct(name, guid, losses)
+                if any(REPLACED in str(one) for one in self._guids[name][1]):
+                    guid = f"CAST({guid} AS BLOB)"
+                    self._guids[name] = guid, self._distinct(name, guid, losses)
+            guid, guids = self._guids[name]
+            for one in guids:
                 selected = ", ".join(wanted.values())
                 query = f'SELECT {selected} FROM "{name}" R {joins} WHERE {guid} IS ?'
                 for found in self._database.column_chunks(
@@ -619,10 +622,16 @@ class _Reader:
                 ):
                     none = [None] * len(found[0])
                     given = dict(zip(wanted, found, strict=True))
+                    text = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
                     yield (
-                        self._processes[str(one or "")],
+                        self._processes[str(text or "")],
                         [given.get(column, none) for column in columns],
                     )
+
+    def _distinct(self, name: str, guid: str, losses: Losses) -> list[Any]:
+        query = f'SELECT DISTINCT {guid} FROM "{name}" R LIMIT {_MOST_PROCESSES}'
+        chunks = self._database.chunks(name, query, losses, _CHUNK_ROWS)
+        return [one for (one,) in chain.from_iterable(chunks)]
 
     def _columns(
         self, name: str, relation: str, there: Set[str], columns: Sequence[str]

@@ -114,6 +114,19 @@ def test_processes_are_kept_apart_by_guid(tmp_path: Path) -> None:
         assert run.counter_info["SQ_WAVES"].description == "about gemm"
 
 
+def test_a_guid_that_is_no_text_is_one_all_the_same(tmp_path: Path) -> None:
+    path = minimal_rocpd(tmp_path / "a.db", 1, views=False)
+    (expected,) = read_rocpd(path)
+    with sqlite3.connect(path) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (name,) in tables:
+            if "guid" in [column[1] for column in database.execute(f"PRAGMA table_info({name})")]:
+                database.execute(f"UPDATE {name} SET guid = CAST(x'67ff64' AS TEXT)")
+    database.close()
+    (found,) = read_rocpd(path)
+    assert table_of(found) == table_of(expected)
+
+
 def test_region_is_that_of_the_launch(tmp_path: Path) -> None:
     """The range ends at 5000: launches 1 and 2 at 2000 and 4000 are inside; all ran after it."""
     (run,) = read_rocpd(minimal_rocpd(tmp_path / "one.db", 1))
