@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.host_causes import (
+    ALLOCATOR,
     LAUNCH_CALLS,
     NEEDLESS,
     UNSEEN,
@@ -24,6 +25,7 @@ from chopper_core.analyses.host_causes import (
     place_of_most,
     within_scope,
 )
+from chopper_core.analyses.leads import Straggler
 from chopper_core.findings.rule import (
     EXPLAINED,
     SMALLEST_SAVING,
@@ -95,6 +97,8 @@ _NATIVE: Final = "torch._C"
 """In the names of calls in which PyTorch works, such as the backward pass."""
 _APART: Final = NEEDLESS | {UNSEEN}
 """Causes that can go while the rest stays."""
+_OF_ITS_OWN: Final = NEEDLESS - {*WAITING} | {ALLOCATOR}
+"""Causes that cost what they take; a wait for the GPU also keeps launches from being ahead."""
 _NEARLY_ALL: Final = 0.9
 """Of the idle time, which a cause has at least to be all of it."""
 _MOSTLY: Final = 0.5
@@ -245,14 +249,24 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _names_cause(context: FindingsContext, gpu: int, what: str) -> bool:
-    """Whether the finding of a straggler says that its host does this."""
+    """Whether the finding of a straggler, or of one that others hide, says that its host does
+    this."""
+    leads = context.leads
+    hidden = () if leads is None else leads.hidden_stragglers
+    return _is_of_straggler(context, gpu, what, hidden)
+
+
+def _is_of_straggler(
+    context: FindingsContext, gpu: int, what: str, more: Sequence[Straggler] = ()
+) -> bool:
+    """Whether the finding of a straggler says that its host does this; or of one more."""
     leads = context.leads
     if leads is None:
         return False
     return any(
         what in cause_beyond(context.run, gpu, leads.peers_of(late.place).gpus,
                              [leads.iterations[at] for at in late.when])
-        for late in (*leads.stragglers, *leads.hidden_stragglers)
+        for late in (*leads.stragglers, *more)
         if late.cause == "host" and leads.gpus[late.place] == gpu
     )  # fmt: skip
 
@@ -391,6 +405,11 @@ def _bound(
         return
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
+    if state == HostState.LATE and main is not None and where.startswith(" on GPU"):
+        own = charges.take(there & (charges.cause == charges.causes.index(main)))
+        is_most = own.ns.sum() >= EXPLAINED.share * charges.ns.sum()
+        if is_most and _is_of_straggler(context, int(context.table.gpu[own.row[0]]), main.what):
+            return  # A mean over all GPUs says less than the finding about that one.
     in_call, is_name, unreplayed = "", queued, ""
     gpus_idle = "GPUs idle" if len(context.gpus) > 1 else "the GPU idles"
     if state == HostState.LATE:
@@ -428,7 +447,9 @@ def _bound(
     mostly, own_ns, layer, of_main = "", idle_ns, "", None
     if main is not None:
         own_ns *= _part(charges, main, there)
-        own = charges.take(there & (charges.cause == charges.causes.index(main)))
+        # Calls that free and allocate memory are one thing.
+        like = [at for at, each in enumerate(charges.causes) if each.what == main.what]
+        own = charges.take(there & np.isin(charges.cause, like))
         layer = place_of_most(context.run, own)
         if main.what in _APART and state == HostState.LATE:
             of_main = _apart_from_rest(context, charges, own, main)
@@ -543,7 +564,7 @@ def _apart_from_rest(
     # What a wait's aftermath has of the same gaps goes with it.
     of_row = [sums_of(each.ns, each.row, len(context.table)) for each in (own, charges)]
     own = charges.take((2 * of_row[0] > of_row[1])[charges.row])
-    if own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
+    if main.what not in _OF_ITS_OWN and own.ns.sum() >= _NEARLY_ALL * charges.ns.sum():
         return None
     cells, part = _cells_with(context, own)
     return (cells, part, context.per_iteration(float(own.ns.sum()))) if cells.any() else None
@@ -625,7 +646,9 @@ def _other_causes(context: FindingsContext, late: list[LatePhase], charges: Host
         return ""
     order = np.argsort(-ns, kind="stable")[:_MAX_CAUSES].tolist()
     large = [at for at in order if ns[at] >= CAUSE.share * whole]
-    causes = [charges.causes[at] for at in large if charges.causes[at] != charges.main(ns)]
+    main = charges.main(ns)
+    others = [at for at in large if main is None or charges.causes[at].what != main.what]
+    causes = [charges.causes[at] for at in others]
     named = ", ".join(f"{each.text} {_share(charges, each)}" for each in causes)
     hosts = f"; during that time {_hosts(context)} in {named}" if named else ""
     if 2 * ns[large].sum() >= whole:

@@ -176,11 +176,12 @@ class Columns:
         return replace(values, extrapolated=values.present()) if self.is_doubted(name) else values
 
     def is_doubted(self, name: str) -> bool:
-        if not self._run.doubted:
-            return False
-        from chopper_core.analyses.samples import doubted_columns  # few runs are in doubt
+        run = self._run
+        if name in run.doubted or not any(doubt.signals for doubt in run.doubts):
+            return name in run.doubted
+        from chopper_core.analyses.samples import doubted_columns  # few have doubtful samples
 
-        return name in doubted_columns(self._run)
+        return name in doubted_columns(run)
 
     def _based(self, metric: Metric, values: Values) -> Values:
         """Values of the rows on the base of the view, marked where they cover only some GPUs."""
