@@ -84,7 +84,7 @@ CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(SampledFile.__struct_fields
 SIGN: Final = "@"
 """Begins the name of a baseline."""
 _NAME: Final = re.compile(r"[A-Z]\w+")
-_WORKED_OUT: Final = ("derived",)
+_WORKED_OUT: Final = ("derived", "awaited")
 """Fields of a run that say nothing of what a store holds."""
 _NOT_IN_JSON: Final = (
     *("table", "measured", "cpu", "side_tables", "others", "cubes", "recent"),
