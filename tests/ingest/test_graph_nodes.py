@@ -190,7 +190,7 @@ def test_the_graph_is_the_traces_own(tmp_path: Path, wording: Wording) -> None:
     assert [cell["path_ns"] for cell in cells] == [20_000, 7_000, 1_000]
     assert [cell["path_gap_ns"] for cell in cells] == [5_000, 30_000, 0]
     wording(cells[1]["evidence"], "stated by the trace")
-    wording.among(frame.notes, "4 stated by the trace")
+    wording.among(frame.notes, "stated by the trace 57.1 %")
 
 
 @pytest.mark.parametrize("gaps", [False, True])

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.phrases import percent
 from chopper_core.model.run import Run
@@ -43,7 +44,8 @@ class ToldFinding(Struct, frozen=True):
 
 
 def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
-    """The findings of a view's scope; raises NothingToShow."""
+    """The findings of a view's scope, their evidence of the run as the view names it; raises
+    NothingToShow."""
     key = _told_key(view)
 
     def made() -> tuple[ToldFinding, ...]:
@@ -52,7 +54,10 @@ def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
         return _told(checked(run, view))
 
     kind = tuple[ToldFinding, ...]
-    return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
+    found = run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
+    if view.run == run.name:
+        return found
+    return tuple(replace(each, evidence=replace(each.evidence, run=view.run)) for each in found)
 
 
 def unknown_in_short(found: Sequence[ToldFinding]) -> str:
