@@ -178,12 +178,13 @@ def _read_run(
     run = on_one_clock(replace(run, skipped=tuple(left)), opening.overrides)
     progress("merge ranks", 1, 1)
     run = with_overrides(run, opening.overrides)
-    awaited = [family for family in NEXT_TO_TRACES if opening.paths.found(family).files]
-    if isinstance(progress, ShowingProgress) and awaited:
-        first = with_sources(run, replace(opening, paths=ListedPaths()), None)
-        first = described(first, recorded) if recorded else first
-        first = replace(first, awaited=frozenset(map(SideSource, awaited)))
-        progress.show(located(with_layout(with_slots(first, paths), paths)))
+    if isinstance(progress, ShowingProgress):
+        awaited = [family for family in NEXT_TO_TRACES if opening.paths.found(family).files]
+        if awaited:
+            first = with_sources(run, replace(opening, paths=ListedPaths()), None)
+            first = described(first, recorded) if recorded else first
+            first = replace(first, awaited=frozenset(map(SideSource, awaited)))
+            progress.show(located(with_layout(with_slots(first, paths), paths)))
     run = with_sources(run, opening, ranges)
     return with_layout(with_slots(run, paths), paths)
 

@@ -44,7 +44,7 @@ COLUMNS: Final = columns(
     figure_value | | number
         The same as a number, in the unit next to it.
         missing: the counters of the figure were not collected
-    figure_unit | | unit
+    figure_unit | | its unit
         The unit of the number.
     of_peak_pct | % | of its peak
         The figure in % of its peak: of itself where it is a share, else by its `_peak_pct`.

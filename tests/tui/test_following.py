@@ -310,10 +310,12 @@ def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
     (text,), cards = frame.headline, frame.charts[-1]
     assert text.startswith("step 5: ") and isinstance(cards, Cards) and cards.cards
     assert not any("since step 20" in card.text for card in cards.cards)
-    # What it says is what the iteration that both GPUs have says alone.
+    # What it says is what the iteration that both GPUs have says alone, where telemetry isn't
+    # doubtful: it ends before the late window.
     first.unlink()
     alone = query(open_run(str(folder), jobs=1), View(run.name, name="live"))
-    assert frame.headline == alone.headline and cards == alone.charts[-1]
+    assert "~" in text and alone.headline == (text.replace("~", ""),)
+    assert cards == alone.charts[-1]
 
 
 def test_lanes_end_with_their_own_samples_where_another_source_goes_on() -> None:
