@@ -77,6 +77,8 @@ declare(
         How much the GPU delays the others per step: how much later than the usual GPU it
         arrives at the collectives of the same GPUs, where the others wait without compute, minus
         the exposed communication it had with other GPUs, and minus the same for the usual GPU.
+        Where compute hides the waiting, at least the exposed communication that the others have
+        more than it.
         missing: {_ONE_GPU}, or the scope has no collectives with all their ranks
     extra_host_ns | ns | extra host | signed
         Idle time before launch calls (idle_host_ns) per step, minus its median over the other
