@@ -17,6 +17,7 @@ from chopper_core.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    Group,
     drift_of,
     low_interval,
     rule,
@@ -100,6 +101,7 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             total_ns=total,
             cells=context.cells_of(gpu=[context.gpus[place] for place in unsteady.tolist()]),
             changes=(),
+            group=Group.BETTER if saving is None else None,
         )
 
 
