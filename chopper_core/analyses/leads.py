@@ -34,7 +34,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.memo import Memo
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, KernelTable
+from chopper_core.model.table import ACTIVITY, PLACES, KernelTable
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import NothingToShow
@@ -77,8 +77,6 @@ _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the step, make no straggler where there are no collectives."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
-_PLACES: Final = ("phase", "layer", "operation")
-"""The levels by which compute that is the same on some peers is added up."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
 _OF_COMPUTE: Final = ("kernels", "work")
@@ -221,7 +219,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             """By all levels, as places x steps x peers: each kernel is looked at once."""
             table, same = self.table, own.take(own.is_same)
             first = same.rows[:, 0]
-            names, name = combined([table.column(level)[first] for level in _PLACES])
+            names, name = combined([table.column(level)[first] for level in PLACES])
             at = np.searchsorted(self.iterations, table.iteration[first])
             shape = len(names), len(self.iterations)
             sums = sums_by(name * shape[1] + at, same.durations_ns(), shape[0] * shape[1])
@@ -229,7 +227,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
         def compared() -> tuple[Int64, Float64, Float64]:
             places, each_ns = self._memo(("places", own.gpus), summed)
-            names, name = combined([places[:, _PLACES.index(level)] for level in levels])
+            names, name = combined([places[:, PLACES.index(level)] for level in levels])
             every = sums_by(name, each_ns[:, list(when)].sum(axis=1).T, len(names))
             return names, every, beyond_others(every.T).T
 

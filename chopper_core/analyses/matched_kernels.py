@@ -24,7 +24,7 @@ from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.groups import Groups, is_same_work, work_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SpansOfGpus
-from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_LABEL, PLACES, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
@@ -163,13 +163,12 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index] | Index) -> 
 def _peers(
     table: KernelTable, parts: list[Index], stages: frozenset[frozenset[int]]
 ) -> list[list[Index]]:
-    levels = ("phase", "layer", "operation")
     if not parts:
         return []
-    if not stages and _are_equal(table, parts, levels):
+    if not stages and _are_equal(table, parts, PLACES):
         return [parts]
     rows = np.concatenate(parts)
-    names, cell = combined([table.column(level)[rows] for level in levels])
+    names, cell = combined([table.column(level)[rows] for level in PLACES])
     ends = np.cumsum([len(own) for own in parts])
     cells = np.split(cell, ends[:-1])
     counts = [counts_of(own, len(names)) for own in cells]
@@ -257,7 +256,7 @@ def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) 
 
     Labels that one has more often than another are unmatched. Rows are in the order of the levels.
     """
-    if _are_equal(table, parts, levels):
+    if _are_equal(table, parts, PLACES):
         return parts
     rows, sizes = np.concatenate(parts), [len(own) for own in parts]
     labels = [table.column(level)[rows] for level in levels]

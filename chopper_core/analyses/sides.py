@@ -19,7 +19,7 @@ from chopper_core.columns import (
 )
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.table import NO_LABEL_TEXT, PLACES
 from chopper_core.model.view import Baseline, View, child_of
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import NoSuchNode
@@ -44,7 +44,6 @@ def opens_of(both: Sides, row: int) -> View:
 
 PLACE: Final = "place"
 ANCESTOR: Final = "ancestor"
-_PLACE_LEVELS: Final = ("phase", "layer", "operation")
 _STEP: Final = ("gpu", "iteration")
 _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
 _ALIKE: Final = (*_STEP, "layer")
@@ -113,7 +112,7 @@ def sides_of(run: Run, view: View) -> Sides:
     by = view.by or next((each for each in _USUAL_SPLITS if each not in named), "kernel")
     if by == ANCESTOR:
         return _by_ancestor((run, view), (other, there))
-    wanted = _PLACE_LEVELS if by == PLACE else (by,)
+    wanted = PLACES if by == PLACE else (by,)
     # A level that both paths contain splits nothing.
     common = {level for level in wanted if all(level in scope for scope in scopes)}
     levels = tuple(level for level in wanted if level not in common) or wanted

@@ -34,6 +34,8 @@ from chopper_core.util.patterns import late
 
 _Entry = TypeVar("_Entry")
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
+PLACES: Final = LEVELS[2:5]
+"""The levels that say where in a step of a GPU an activity is."""
 LABELLED: Final = LEVELS[1:-1]
 """The levels whose labels are found by a rule; GPU and kernel are in the trace."""
 ACTIVITY: Final = "activity"

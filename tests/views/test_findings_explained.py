@@ -182,11 +182,8 @@ def test_a_replay_values_two_slow_gpus_together(wording: Wording) -> None:
     assert [each for each in found[1:] if each.rule == "straggler"] == []
 
 
-@pytest.mark.few(1)
-def test_an_estimate_is_not_lost_behind_a_replay_that_saves_next_to_nothing(
-    tmp_path: Path, wording: Wording
-) -> None:
-    """Launch calls that last, as those that load code: no latency, nor a thing unseen."""
+def with_blocking_launches(folder: Path) -> Run:
+    """Steps with four launches that block for 20 ms each, after work that has ended."""
     rank = Rank(0, 1)
     for number in range(3):
         begin = rank.now
@@ -196,7 +193,15 @@ def test_an_estimate_is_not_lost_behind_a_replay_that_saves_next_to_nothing(
             rank.events[-2]["dur"] = lasts - 1
             rank.now += lasts + 500
         rank.note(f"ProfilerStep#{number}", begin, rank.now)
-    run = opened([rank], tmp_path)
+    return opened([rank], folder)
+
+
+@pytest.mark.few(1)
+def test_an_estimate_is_not_lost_behind_a_replay_that_saves_next_to_nothing(
+    tmp_path: Path, wording: Wording
+) -> None:
+    """Launch calls that last, as those that load code: no latency, nor a thing unseen."""
+    run = with_blocking_launches(tmp_path)
     assert_accounted(run)
     found = query(run, View(run.name, name="findings"))
     rules = [found.values["rule"].cell(row) for row in range(len(found))]
@@ -254,16 +259,7 @@ def test_two_gpus_that_hide_each_other_name_each_other() -> None:
 
 def test_the_headline_says_how_much_of_the_step_has_no_known_cause(tmp_path: Path) -> None:
     """Four launches of a step block for 20 ms each, after work that has ended."""
-    rank = Rank(0, 1)
-    for number in range(3):
-        begin = rank.now
-        for place in range(40):
-            lasts = 20_000 if place % 10 == 0 else 6
-            rank.launch(GEMM, rank.now, start=rank.now + lasts, duration=500)
-            rank.events[-2]["dur"] = lasts - 1
-            rank.now += lasts + 500
-        rank.note(f"ProfilerStep#{number}", begin, rank.now)
-    run = opened([rank], tmp_path)
+    run = with_blocking_launches(tmp_path)
     asked = query(run, View(run.name, name="findings"))
     share = 4 * 20e6 / context_of(run, View(run.name)).step_ns
     assert f"no known cause for {percent(share)} of the step" in asked.headline[0]
