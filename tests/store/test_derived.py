@@ -612,9 +612,11 @@ def test_ingest_works_out_what_is_looked_at_first(
     for option, store in stores.items():
         given = [option] if option else []
         assert main(["ingest", str(made), "-o", str(store), "--jobs", "1", *given]) == 0
-    asked = Asked(monkeypatch)
-    _json(stores[""], "?view=findings")
-    assert not asked.take()
+    asked, checks = Asked(monkeypatch), list[View]()
+    monkeypatch.setattr(findings, "checked", lambda run, view: checks.append(view))
+    for address in ("?view=findings", "?view=live"):
+        _json(stores[""], address)
+    assert not asked.take() and not checks
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
