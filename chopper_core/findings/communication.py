@@ -40,7 +40,7 @@ from chopper_core.graph.collectives import (
     sent_and_received,
 )
 from chopper_core.graph.contention import MIN_DURATION_NS, TRANSFERS
-from chopper_core.graph.questions import exposed_transfers
+from chopper_core.graph.questions import Predictor, exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.groups import work_of
 from chopper_core.model.phrases import listed, longer_by, percent, recurrence, than_or_as, time
@@ -415,6 +415,8 @@ _MIN_ALONE: Final = 4
 _OFTEN: Final = 0.75
 """The share of an operation's kernels that must take longer."""
 _MAX_NAMED: Final = 3
+_MOST_REPLAYED: Final = 1 << 20
+"""Activities of a part of the run: no saving there is by replay."""
 _PLACE: Final = ("operation", "phase")
 
 
@@ -465,14 +467,22 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
         )
 
 
+def _predictor_of(context: FindingsContext) -> Predictor | None:
+    """The replay of the steps of a scope; None without one, or where it would be of very many
+    activities for contention alone."""
+    if context.view.path and context.node.sizes()[0] > _MOST_REPLAYED:
+        return None
+    try:
+        return Steady.of(context.run, context.view).predictor
+    except NothingToShow:
+        return None
+
+
 def _all_slowed(context: FindingsContext) -> Iterator[Finding]:
     """Compute of several operations that transfers slow alike: none is slower than the others."""
-    try:
-        predictor = Steady.of(context.run, context.view).predictor
-    except NothingToShow:
-        return
-    found, table = predictor.contention, context.table
-    if found is None:
+    predictor, table = _predictor_of(context), context.table
+    found = None if predictor is None else predictor.contention
+    if predictor is None or found is None:
         return
     own = np.isin(table.iteration[found.rows], context.iterations)
     own &= np.isin(table.gpu[found.rows], context.gpus)
@@ -509,10 +519,8 @@ def _all_slowed(context: FindingsContext) -> Iterator[Finding]:
 def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:
     """How many times as long an operation of a phase takes while collectives transfer, where the
     run shows it, however little of the operation's time that is."""
-    try:
-        found = Steady.of(context.run, context.view).predictor.contention
-    except NothingToShow:
-        return {}
+    predictor = _predictor_of(context)
+    found = None if predictor is None else predictor.contention
     if found is None:
         return {}
     table = context.table
