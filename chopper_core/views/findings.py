@@ -226,7 +226,7 @@ def _notes(
             f"findings include all {whole}"
         )
     if len({cost_of(context, each) for each in findings if each.cost_ns}) > 1:
-        notes.append("costs: of the GPU named next to it; saves: what a step gets shorter by")
+        notes.append("costs: of the GPU named; saves: what a step gets shorter by: quote that")
     if any(each.is_replayed for each in findings):
         notes.append("saves min to max: of steps run again without it; confidence: in the cause")
     if context.sampled_from is not None:
