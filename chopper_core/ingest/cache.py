@@ -132,7 +132,7 @@ def open_cached(
         # Those of other states of the same files or of other versions, and unfinished ones.
         atomic.remove_abandoned(folder)
         for path in folder.glob(f"{state.partition('-')[0]}-*"):
-            if path != cached and is_store(path):
+            if path != cached or not is_store(path):
                 atomic.remove_folder(path)
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
@@ -404,8 +404,10 @@ def clear(*, old_only: bool = False) -> tuple[int, int]:
 
 
 def _folders() -> list[Path]:
+    """Those of cached runs, and what is left of removed ones."""
     try:
-        return [path for path in directory().iterdir() if is_store(path)]
+        with os.scandir(directory()) as found:
+            return [Path(each.path) for each in found if each.name[0] != "." and each.is_dir()]
     except OSError:
         return []
 

@@ -76,10 +76,12 @@ class Kept(Struct, frozen=True):
         # Names of files that are no UTF-8 are worked out again.
         with suppress(OSError, UnicodeEncodeError):
             content = encoded(value)
+            folder = self.file.parent
             if self.is_private:
-                atomic.make_private(self.file.parent)
+                # A store that was removed meanwhile stays so.
+                atomic.make_private(folder, is_inner=folder.name == atomic.DERIVED)
             else:
-                self.file.parent.mkdir(exist_ok=True)
+                folder.mkdir(exist_ok=True)
             # A torn file isn't of its digest, and costs working it out again.
             whole = self._digest(content) + b"\n" + content
             mode = 0o600 if self.is_private else 0o666

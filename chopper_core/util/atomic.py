@@ -161,12 +161,14 @@ def _below_home(named: str, _home: str | None) -> Path:
     return Path(os.devnull if path.startswith("~") else path) / _OWN_NAME
 
 
-def make_private(folder: Path) -> None:
+def make_private(folder: Path, *, is_inner: bool = False) -> None:
     """Make a folder that only its owner can enter, whatever the umask; raises OSError.
 
-    The same holds for missing folders above it, and for the one that has Chopper's name.
+    The same holds for missing folders above it, unless it `is_inner`, and for the one that has
+    Chopper's name.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    above = () if is_inner else folder.parents
+    missing = [each for each in (folder, *above) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)

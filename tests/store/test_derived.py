@@ -604,6 +604,33 @@ def test_the_cache_is_bounded_by_size_and_age(
     assert names() == ["0-state"]
 
 
+def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By `chopper cache clear`, or once the run's files are others: answers make no half of one."""
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    made = str(small_files())
+    run = cache.open_cached(made, jobs=1)
+    assert isinstance(run.derived, Derived) and cache.clear()[0] == 1
+    expected = render_frame(frame_of(run, View(made, name="ranks")), "json")
+    run.derived.wait()
+    assert [*cache.directory().iterdir()] == []
+    # Halves that older versions left are in no run's way, and go like any other entry.
+    own = cache.directory() / cache.key_of(made)
+    for half in (own, cache.directory() / "another"):
+        (half / atomic.DERIVED).mkdir(parents=True)
+        (half / atomic.DERIVED / "ranks-0").write_bytes(bytes(100))
+    assert [(each.is_old, each.size_bytes) for each in cache.entries()] == [(True, 100)] * 2
+    assert _json(Path(made), "?view=ranks") == _json(Path(made), "?view=ranks")
+    assert [(each.path == own, each.is_old) for each in cache.entries()] == [
+        (True, False),
+        (False, True),
+    ]
+    assert cache.clear(old_only=True) == (1, 100)
+    again = cache.open_cached(made, jobs=1)
+    assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
+
+
 @pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
 def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
@@ -615,7 +642,12 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     for option, store in stores.items():
         given = [option] if option else []
         assert main(["ingest", str(made), "-o", str(store), "--jobs", "1", *given]) == 0
-    asked = Asked(monkeypatch)
+    asked, checks = Asked(monkeypatch), list[View]()
+    with monkeypatch.context() as patch:
+        patch.setattr(findings, "checked", lambda run, view: checks.append(view))
+        for address in ("?view=findings", "?view=live"):
+            _json(stores[""], address)
+    assert not asked.take() and not checks
     for address in ALL:
         _json(stores[""], address)
     assert asked.take() == ([] if most else ["comms", "whatif"])
