@@ -11,10 +11,8 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from types import FunctionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -113,7 +111,7 @@ def _encodable(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, FunctionType | partial):
+    if callable(value):
         return _LATER
     raise TypeError(f"{type(value)} can't be kept")
 
