@@ -45,7 +45,7 @@ from chopper_core.views.spec import ViewResult
 
 _FIRST_LANES: Final = 12
 """Those of a first screen of 24 lines, and of the page below it that is drawn with them."""
-_MOST_OPENED: Final = 4096
+_MOST_OPENED: Final = 256
 """Rows whose views are kept one by one, where they are no parts of the tree."""
 _MOST_ROWS: Final = 1 << 21
 """Activities of rows that are no part of the tree."""
