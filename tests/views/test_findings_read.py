@@ -16,7 +16,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.programs.bench import causes as bench
@@ -222,6 +222,8 @@ def test_a_long_stage_saves_what_moving_its_work_saves() -> None:
     assert max(sums) == pytest.approx(min(sums), rel=1e-9)
     with pytest.raises(UsageError, match="stages are balanced"):
         change_of(predictor, "stages x0.5")
+    with pytest.raises(NothingToShow, match="nothing can be moved"):
+        change_of(predictor, "stage:1 stages balanced")
 
 
 def test_stages_are_balanced_where_there_are_any(tmp_path: Path) -> None:
