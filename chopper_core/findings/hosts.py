@@ -29,6 +29,7 @@ from chopper_core.analyses.leads import Straggler
 from chopper_core.findings.rule import (
     EXPLAINED,
     SMALLEST_SAVING,
+    WORST_GPU,
     Cost,
     Finding,
     FindingsContext,
@@ -183,7 +184,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         if where.startswith(" on GPU") or not cells.any():
             continue
         cause = own.main(own.by_cause) or HostCause(what)
-        taken = f"{cause.leaves} {_idle_gpus(context)} {time(cost)}{a_step(context)}"
+        taken = f"{cause.leaves} {_idle_gpus(context)} {time(cost)}{context.a_step}"
         drifts = _drift_in_text(context, own)
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
@@ -234,7 +235,7 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
             continue
         cause = own.main(own.by_cause) or HostCause(what)
         idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
-        taken = f"{time(more)} more{a_step(context)}"
+        taken = f"{time(more)} more{context.a_step}"
         yield context.finding(
             one_line(f"{what}{_in_title(cause)} {cause.leaves} GPU {gpu} idle {taken}"),
             f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
@@ -470,7 +471,7 @@ def _bound(
             for phase in late
         )
         bounds = context.share(idle_ns) >= BOUNDS.share
-        step = f"the step is {bound}" if bounds else otherwise
+        step = f"the {context.whole} is {bound}" if bounds else otherwise
         sentence = f"{step}{idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
     cells = context.cells_of(phase=[phase.code for phase in late])
@@ -508,7 +509,7 @@ def _bound(
         )
         what, in_call = f"{gpus_wait} {{taken}} for {hosts}", f", mostly {main.what}"
         own_ns = cost_ns
-    taken = f"{time(own_ns)}{a_step(context)}"
+    taken = f"{time(own_ns)}{context.a_step}"
     yield context.finding(
         (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",
@@ -599,11 +600,6 @@ def _drift_in_text(context: FindingsContext, own: HostCharges) -> str:
         return ""
     over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
     return f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
-
-
-def a_step(context: FindingsContext) -> str:
-    """The unit of a mean per step, in a title; of one step it is none."""
-    return " a step" if context.has_iterations and len(context.iterations) > 1 else ""
 
 
 def _idle_gpus(context: FindingsContext) -> str:
@@ -810,7 +806,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         if len(gpus) > 1:
             sentence += f"; of each step, the GPU that is latest counts: {time(cost_ns)}"
             sentence += context.each
-        taken = f": {time(cost_ns)}{a_step(context)}"
+        taken = f": {time(cost_ns)}{context.a_step}"
         short = doing.partition(" (")[0].removeprefix(",")
         texts = (f"{where},{short}" if short else where, short, where)
         titles = [f"{who} late at {len(late)} places {own.strip()}{taken}" for own in texts]
@@ -829,6 +825,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         cost_ns,
         is_repeated=not is_one,
         gpu=place.gpu if len(gpus) == 1 else None,
+        cost_of="" if len(gpus) == 1 else WORST_GPU,
         total_ns=sum(each.idle_ns for each in late),
         cells=cells,
         changes=changes,

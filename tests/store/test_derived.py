@@ -23,6 +23,7 @@ import chopper_core
 from chopper_core import findings
 from chopper_core.analyses import lane_cells
 from chopper_core.analyses.lanes import Lane, waits_of
+from chopper_core.answers import opening
 from chopper_core.answers.opening import as_asked
 from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
@@ -703,18 +704,26 @@ def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
 
 
-def test_ingest_works_out_what_is_looked_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
+def test_ingest_works_out_all_places_or_of_large_runs_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", most)
     made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
         given = [option] if option else []
         assert main(["ingest", str(made), "-o", str(store), "--jobs", "1", *given]) == 0
-    asked = Asked(monkeypatch)
-    _json(stores[""], "?view=findings")
-    assert not asked.take()
+    asked, checks = Asked(monkeypatch), list[View]()
+    with monkeypatch.context() as patch:
+        patch.setattr(findings, "checked", lambda run, view: checks.append(view))
+        for address in ("?view=findings", "?view=live"):
+            _json(stores[""], address)
+    assert not asked.take() and not checks
+    for address in ALL:
+        _json(stores[""], address)
+    assert asked.take() == ([] if most else ["comms", "whatif"])
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
