@@ -203,7 +203,7 @@ class Derived:
         )
 
     def recall(self, key: tuple[object, ...], kind: type[T]) -> T | None:
-        of: Any = tuple[str, kind]  # type: ignore[valid-type]
+        of: type[tuple[str, T]] = tuple[str, kind]  # type: ignore[valid-type]
         recalled = (self._at(key, folder).recall(of) for folder in self._folders)
         found = next((each for each in recalled if each is not None), None)
         debug.note(f"{key[0]}: {'kept' if found is not None else 'worked out'}")
