@@ -79,10 +79,15 @@ def test_what_fails_is_said_and_left_out() -> None:
 
 
 @pytest.mark.sweep
-def test_the_bench_of_views_asks_each_that_the_run_can_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_ingested", [False, True])
+def test_the_bench_of_views_asks_each_that_the_run_can_answer(
+    tmp_path: Path, *, is_ingested: bool
+) -> None:
     store = tmp_path / "store"
     write_store(sample_run(), store)
-    found = analyses.measure(str(store))
+    found = analyses.measure(str(store), is_ingested=is_ingested)
+    assert (found.pop(analyses.INGEST, None) is not None) == is_ingested
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]
     assert {name.partition(",")[0] for name in found} >= {"kernels", "launch", "ranks", "overlap"}
     known = {f"{each.name}, by {by}" for each in view_specs() for by in each.by}
     assert set(found) <= known | {analyses.OPEN} | {each.name for each in view_specs()}

@@ -38,6 +38,8 @@ from chopper_core.findings.communication import slow_links
 from chopper_core.findings.iterations import IN_SETUP, SET_UP, warm_up_of
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
+    ITS_GPUS,
+    WORST_GPU,
     Cost,
     Finding,
     FindingsContext,
@@ -230,12 +232,18 @@ def _together(
     texts = [each.detail.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
     what = _THEIR.get(late[0][0].cause or "", "come last")
+    _, most = max(late, key=lambda each: each[1].cost_ns or 0.0)
+    text = f"{named} hold the others back: {'; '.join(texts)}{more}"
+    _, _, delays = most.detail.partition("; it delays ")
+    if " by " in delays:
+        text += f"; GPU {most.gpu} delays {delays}"
     found = context.finding(
         one_line(f"{gpus_in_short(context, gpus)} {what}", ": the others wait"),
-        f"{named} hold the others back: {'; '.join(texts)}{more}",
+        text,
         late[0][1].evidence,
         late[0][1].kind,
-        max(each.cost_ns or 0.0 for _, each in late),
+        most.cost_ns,
+        cost_of=WORST_GPU,
         cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
@@ -268,6 +276,7 @@ def _in_turn(
         first.evidence,
         first.kind,
         sum(each.cost_ns or 0.0 for _, each in turns),
+        cost_of=WORST_GPU,
         cells=None if is_host else _cells_of(context, leads, turns),
         # That the others' hosts stall as well shows once none of these does.
         changes=("host as peers",) if is_host else _changes(leads, turns[0][0]),
@@ -430,27 +439,27 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
     for own in stages:
         places = np.searchsorted(gpus, own)
-        slower, later = float(longer[places].min()), float(host[places].min())
-        saving = max(slower, later)
-        if context.share(saving) < SLOWER_STAGE_COST.share:
+        if context.share(max(longer[places].min(), host[places].min())) < SLOWER_STAGE_COST.share:
             continue
+        slower, later = float(longer[places].mean()), float(host[places].mean())
+        saving = max(slower, later)
         which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
         stage = gpus_in_short(context, own)
         # The GPUs of a stage that the files name are named by it.
         at_name = stage.find(TITLES["pp"])
         stage = stage[at_name:] if at_name >= 0 else f"the stage of {stage}"
         if slower >= later:
-            at_clock = ""
+            at_clock, ratio = "", float(factor[places].mean())
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
                 lower = percent(1 - float((clock / usual_clock)[places].mean()))
                 at_clock = f" at {with_article(lower)} lower clock"
             title = one_line(
-                f"{stage} is {percent(float(factor[places].min()) - 1)} slower than the others",
+                f"{stage} is {percent(ratio - 1)} slower than the others",
                 f":{at_clock.removeprefix(' at')}" if at_clock else "",
             )
             text = (
                 f"{which} slow stage{at_clock}: {kernels} take "
-                f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
+                f"{longer_by(ratio)} {than_or_as(ratio)} on the other stages, "
                 f"{time(saving)}{context.each}"
             )
             view = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(own[0]))
@@ -466,7 +475,9 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             cost = Cost.HOST
         only = own[0] if len(own) == 1 else None
         cells = context.cells_of(gpu=own)
-        yield context.finding(title, text, view, cost, saving, gpu=only, cells=cells)
+        yield context.finding(
+            title, text, view, cost, saving, gpu=only, cost_of="" if only else ITS_GPUS, cells=cells
+        )
 
 
 def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
@@ -543,6 +554,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         confidence=confidence(measured=True, repeated=context.repeats),
         cost_ns=known.cost_ns,
         gpu=known.gpus[0] if len(known.gpus) == 1 else None,
+        cost_of=f"stage {known.stage}",
         kind=Cost.COMPUTE,
         why_more=why,
         cells=context.cells_of(gpu=known.gpus),
@@ -599,7 +611,7 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
-    reasons = [f"{which} take {percent(longer)} longer"] if longer >= CAUSE.share else []
+    reasons = [f"{which} take {longer_by(1 + longer)}"] if longer >= CAUSE.share else []
     if more >= CAUSE.share:
         reasons.append(f"it has {percent(more)} more kernels{_more_kernels(context, known)}")
     if not longer >= CAUSE.share:

@@ -163,13 +163,16 @@ def finish(
     def read_ranks(
         traces: Sequence[Path], _hosts: Sequence[HostFile], _progress: Progress
     ) -> list[Run | ChopperError]:
-        missing = [trace for trace in traces if not has_part(folder, trace)]
+        ranks = [_described(folder, trace) for trace in traces]
+        missing = [
+            trace for trace, rank in zip(traces, ranks, strict=True) if not isinstance(rank, Run)
+        ]
         if missing and is_store(store):
             raise DataError(
                 f"{len(missing)} of {len(traces)} traces were not read, the first is {missing[0]}; "
                 f"{store} is unchanged. Read them with: chopper ingest TRACE --into {store}"
             )
-        return [_described(folder, trace) for trace in traces]
+        return ranks
 
     return _written(name, store, progress, overrides, read_ranks)
 

@@ -27,6 +27,7 @@ _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
 FileState = tuple[int, int, int, int, int]
 _OWN_NAME: Final = "chopper"
+_SECOND_NS: Final = 10**9
 _MOST_SMALL_BYTES: Final = 1 << 26
 _PIECE_BYTES: Final = 1 << 16
 
@@ -43,6 +44,13 @@ def file_state(path: str | Path) -> FileState:
         return -1, -1, -1, -1, -1
     times_ns = status.st_mtime_ns, status.st_ctime_ns
     return status.st_size, *times_ns, status.st_ino, status.st_dev
+
+
+def is_settled(state: FileState) -> bool:
+    """Whether a file that changes again has another state: not within two seconds of a change
+    where the file system counts whole seconds, as some servers and memory cards do."""
+    changed_ns = state[2]
+    return changed_ns % _SECOND_NS != 0 or time.time_ns() - changed_ns > 2 * _SECOND_NS
 
 
 MOST_FOLDERS_DEEP: Final = 100
@@ -161,12 +169,14 @@ def _below_home(named: str, _home: str | None) -> Path:
     return Path(os.devnull if path.startswith("~") else path) / _OWN_NAME
 
 
-def make_private(folder: Path) -> None:
+def make_private(folder: Path, *, is_inner: bool = False) -> None:
     """Make a folder that only its owner can enter, whatever the umask; raises OSError.
 
-    The same holds for missing folders above it, and for the one that has Chopper's name.
+    The same holds for missing folders above it, unless it `is_inner`, and for the one that has
+    Chopper's name.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    above = () if is_inner else folder.parents
+    missing = [each for each in (folder, *above) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)

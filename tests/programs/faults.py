@@ -192,12 +192,10 @@ def in_child(work: Callable[[], object], at: Callable[[], None] | None, event: i
         if at is not None:
             _hook(at, event)
         work()
-    except (ChopperError, OSError):
-        os._exit(1)
-    except BaseException:
-        path = os.environ["FAULT_LOG"]
-        Path(path).write_text(traceback.format_exc())
-        os._exit(3)
+    except BaseException as error:
+        with suppress(OSError):
+            Path(os.environ["FAULT_LOG"]).write_text(traceback.format_exc())
+        os._exit(1 if isinstance(error, ChopperError | OSError) else 3)
     os._exit(0)
 
 
@@ -271,7 +269,8 @@ class Killer:
 
         begin = time.monotonic()
         if code := ended(in_child(counting, None, 0), place.root / "log"):
-            raise Broken(f"{name} ends with {code} where nothing disturbs it")
+            reason = (place.root / "log").read_text()[-1500:]
+            raise Broken(f"{name} ends with {code} where nothing disturbs it: {reason}")
         self._usual[name] = (int(counted.read_text()), time.monotonic() - begin)
 
 
@@ -290,6 +289,7 @@ def _undisturbed(place: Place, name: str, work: Callable[[], object]) -> None:
     if name in KILLER._usual:
         return
     before = place.root.with_name("before")
+    shutil.rmtree(before, ignore_errors=True)
     shutil.copytree(place.root, before, symlinks=True)
     KILLER.calibrate(place, name, work)
     shutil.rmtree(place.root)
@@ -425,14 +425,11 @@ def full_disk(place: Place) -> set[str]:
 def no_permission(place: Place) -> set[str]:
     """The right to write, or to read the traces, is lost at some moment."""
     is_old = place.random.random() < 0.5
-    if is_old:
-        _old(place)
-    place.store.parent.mkdir(exist_ok=True)
+    # Also imports what the one without rights can't read.
+    _old(place)
+    if not is_old:
+        shutil.rmtree(place.store)
     lost = place.random.choice([place.store.parent, place.source, place.source / "rank1.json"])
-    os.chmod(place.root, 0o755)
-    for path in (place.root, *place.root.rglob("*")):
-        if os.geteuid() == 0:
-            os.chown(path, _NOBODY, _NOBODY)
 
     def lose() -> None:
         os.chmod(lost, 0o500 if lost == place.store.parent else 0)
@@ -443,12 +440,23 @@ def no_permission(place: Place) -> set[str]:
             os.setuid(_NOBODY)
         return _ingest(place)()
 
+    _give_to_nobody(place)
+    _undisturbed(place, "no permission", work)
+    _give_to_nobody(place)
     os.environ["FAULT_LOG"] = str(place.root / "log")
-    at = place.random.randrange(1, 90)
+    at = place.random.randrange(1, KILLER._usual["no permission"][0] + 1)
     mode = lost.stat().st_mode
     ended(in_child(work, lose, at), place.root / "log")
     os.chmod(lost, mode)
     return {"b" if is_old else "none", "a", "a without 1"}
+
+
+def _give_to_nobody(place: Place) -> None:
+    """Where this process has all rights, let one without any enter the place and write there."""
+    if os.geteuid() == 0:
+        os.chmod(place.root.parent, 0o711)
+        for path in (place.root, *place.root.rglob("*")):
+            os.chown(path, _NOBODY, _NOBODY)
 
 
 def changed_source(place: Place) -> set[str]:
@@ -461,7 +469,8 @@ def changed_source(place: Place) -> set[str]:
                 _change(place.source / f"rank{rank}.json", _content(state, rank), in_place)
 
     os.environ["FAULT_LOG"] = str(place.root / "log")
-    at = place.random.randrange(1, KILLER._usual.get("fresh", (60, 0))[0])
+    _undisturbed(place, "fresh", _ingest(place))
+    at = place.random.randrange(1, KILLER._usual["fresh"][0])
     works = [_ingest(place), lambda: _into_and_finish(place)]
     ended(in_child(place.random.choice(works), change, at), place.root / "log")
     write_source(place.source, "a")

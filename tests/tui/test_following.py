@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_times import step_times
 from chopper_core.extensions.runs import command as runs_command
 from chopper_core.ingest import follow
 from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
@@ -20,12 +21,13 @@ from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, GpuLanes, picked
-from chopper_core.model.recent import NodeProcess
-from chopper_core.model.view import View
+from chopper_core.model.recent import NodeProcess, RecentSamples
+from chopper_core.model.view import View, child_of
 from chopper_core.record.hooks.step_ring import StepRing
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from chopper_core.views.shared.evidence import finding_cards
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import _parser, main
 from chopper_tui.commands import start
@@ -305,7 +307,7 @@ def test_runs_are_watched_on_a_screen(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
     window = ranks_of(2, 20, 3, STEP_GAP_US)
     first = written(folder, window[0], 20000)
-    run = open_run(str(folder), jobs=1)
+    run = replace(open_run(str(folder), jobs=1), recent=RecentSamples())
     frame = query(run, View(run.name, name="live"))
     (text,), cards = frame.headline, frame.charts[-1]
     assert text.startswith("step 5: ") and isinstance(cards, Cards) and cards.cards
@@ -313,9 +315,24 @@ def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
     # What it says is what the iteration that both GPUs have says alone, where telemetry isn't
     # doubtful: it ends before the late window.
     first.unlink()
-    alone = query(open_run(str(folder), jobs=1), View(run.name, name="live"))
+    left = replace(open_run(str(folder), jobs=1), recent=RecentSamples())
+    alone = query(left, View(run.name, name="live"))
     assert "~" in text and alone.headline == (text.replace("~", ""),)
     assert cards == alone.charts[-1]
+
+
+def test_findings_are_of_the_newest_step_while_a_run_goes_on_and_of_all_afterwards() -> None:
+    ended = demo_run()
+    whole = View(ended.name)
+    step = child_of(whole, "iteration", str(max(step_times(ended, whole).iterations)))
+    said = {}
+    for run, scope in ((ended, whole), (replace(ended, recent=RecentSamples()), step)):
+        cards = query(run, View(run.name, name="live")).charts[-1]
+        assert isinstance(cards, Cards)
+        found = [each for each in cards.cards if each.rule]
+        assert found == [each for each in finding_cards(run, scope, 3) if each.text]
+        said[scope] = found
+    assert said[whole] != said[step]
 
 
 def test_lanes_end_with_their_own_samples_where_another_source_goes_on() -> None:

@@ -240,7 +240,8 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
 
 
 def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -> tuple[Card, ...]:
-    """Alarms, the newest first, then the findings of the newest step."""
+    """Alarms, the newest first, then findings: those of the newest step while the run is followed,
+    else those of its summary."""
     cards = []
     opens = power_of_gpu if run.is_sampled_only else _gpu
     for event in reversed(run.recent.events if run.recent is not None else ()):
@@ -266,9 +267,11 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
         cards += window_cards(view, steps, job_steps(run))
     cards += other_cards(view, job_steps(run))
     if number is not None:
-        # GPUs whose next window comes later have no less work: findings are those of this step.
-        newest_step = child_of(View(view.run), "iteration", str(number))
-        cards += [card for card in finding_cards(run, newest_step, _MOST_FINDINGS) if card.text]
+        scope = View(view.run)
+        if run.recent is not None:
+            # What is new counts. GPUs whose next window comes later have no less work.
+            scope = child_of(scope, "iteration", str(number))
+        cards += [card for card in finding_cards(run, scope, _MOST_FINDINGS) if card.text]
     return tuple(cards[:_MOST_CARDS])
 
 

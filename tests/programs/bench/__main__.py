@@ -244,7 +244,7 @@ def _engine(options: argparse.Namespace) -> Section:
 
 def _ranks(options: argparse.Namespace) -> Section:
     steps = engine.medians(options.many, options.rounds, parts=True)
-    views = analyses.views_of(options.many, 1, compares=False)
+    views = analyses.views_of(options.many, 1, compares=False, is_ingested=True)
     title = f"{options.many[0]:,} ranks × {options.many[1]:,} kernels"
     case = explorer.many(*options.many)
     seen = [explorer.seen(case, size, options.rounds) for size in explorer.SIZES]
@@ -254,15 +254,12 @@ def _ranks(options: argparse.Namespace) -> Section:
 
 
 def _most(options: argparse.Namespace) -> Section:
-    views = analyses.views_of(options.most, 1, compares=False)
-    summary = analyses.SUMMARY
-    again = analyses.views_of(options.most, options.rounds, False, summary, with_kept=True)
+    views = analyses.views_of(options.most, 1, compares=False, is_ingested=True)
     case = explorer.many(*options.most)
     presses, idle = explorer.pressed(case, SMALL, 2)
     seen = explorer.Seen(case.title, SMALL, [], presses, idle)
     lines = [*analyses.report(options.most, views), "", *explorer.report([seen])]
-    kept_ms = again[summary][0]
-    return Section(lines, [*budgets.of_most(views, kept_ms, presses, case.title)])
+    return Section(lines, [*budgets.of_most(views, presses, case.title)])
 
 
 def _analyses(options: argparse.Namespace) -> Section:

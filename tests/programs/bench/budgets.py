@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from tests.programs.bench.analyses import OPEN, SUMMARY
+from tests.programs.bench.analyses import INGEST, OPEN, SUMMARY
 from tests.programs.bench.explorer import FIRST, Press, p95
 from tests.programs.bench.processes import Cost
 from tests.programs.bench.reading import HTA, ORIGINAL, SHARED, TABLE, TRACELENS, TYPED, Measured
@@ -187,8 +187,8 @@ def of_ranks(
 
 
 def _slowest(views: Mapping[str, tuple[float, float]], most_ms: float, title: str) -> Budget:
-    slowest = max(views, key=lambda name: views[name][0])
-    what = f"{title}: the slowest view, cold, processor time ({slowest})"
+    slowest = max((name for name in views if name != INGEST), key=lambda name: views[name][0])
+    what = f"{title}: the slowest view, first after an ingest, processor time ({slowest})"
     return at_most(what, most_ms, views[slowest][0], "ms")
 
 
@@ -207,13 +207,14 @@ def of_writers(
 
 
 def of_most(
-    views: Mapping[str, tuple[float, float]], kept_ms: float, presses: Presses, title: str
+    views: Mapping[str, tuple[float, float]], presses: Presses, title: str
 ) -> Iterator[Budget]:
     """A run of ten times as many ranks: its views in the core, and its keys."""
     yield at_most(f"{title}: open", 100, views[OPEN][0], "ms")
-    worked_out = f"{views[SUMMARY][0]:,.0f} ms"
-    yield Budget(f"{title}: the summary, worked out by ingest", "–", worked_out, None)
-    yield at_most(f"{title}: the summary after an ingest", 300, kept_ms, "ms")
+    worked_out = f"{views[INGEST][0]:,.0f} ms"
+    what = f"{title}: summary, findings and ranks, worked out by ingest"
+    yield Budget(what, "–", worked_out, None)
+    yield at_most(f"{title}: the summary after an ingest", 300, views[SUMMARY][0], "ms")
     yield _slowest(views, 3_000, title)
     # The first press of each opens a view.
     every = [seconds for _, *again in presses.values() for seconds, _ in again]
