@@ -189,8 +189,8 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
     return run
 
 
-_FIRST: Final = ("overview", "findings", "ranks")
-"""What most look at first."""
+_FIRST: Final = ("findings", "overview", "ranks")
+"""What most look at first; the first of them works out what the next one needs too."""
 
 
 def work_out(store: str, progress: Progress = silent) -> None:

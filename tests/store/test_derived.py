@@ -23,7 +23,7 @@ import chopper_core
 from chopper_core import findings
 from chopper_core.analyses import lane_cells
 from chopper_core.analyses.lanes import Lane, waits_of
-from chopper_core.answers.opening import as_asked
+from chopper_core.answers.opening import as_asked, work_out
 from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
@@ -647,3 +647,24 @@ def test_ingest_works_out_what_is_looked_at_first(
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
+
+
+def test_ingest_checks_the_findings_once_however_large_they_are(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their replays, findings of many ranks take more memory than a run remembers."""
+    asked: list[View] = []
+
+    def forgotten(run: Run, view: View) -> Checked:
+        asked.append(view)
+        found = checked(run, view)
+        run.memo.trim(0)
+        return found
+
+    for module in (findings, view_module("findings")):
+        monkeypatch.setattr(module, "checked", forgotten)
+    work_out(str(copy))
+    assert len(asked) == 1
+    assert {"findings", "overview", "ranges", "told"} <= {
+        path.name.partition("-")[0] for path in _files(copy)
+    }
