@@ -73,7 +73,10 @@ class LastScreen:
         return was_up
 
     def keep(self, lines: Lines, made_of: Mapping[str, atomic.FileState]) -> None:
-        """Keep a screen, and the states of the files that it was made of; raises nothing."""
+        """Keep a screen, and the states of the files that it was made of, unless one may change
+        unseen; raises nothing."""
+        if not all(map(atomic.is_settled, made_of.values())):
+            return
         files = [[path, *state] for path, state in made_of.items()]
         with suppress(OSError, UnicodeEncodeError):
             content = zlib.compress(json.dumps([self._asked, files, lines]).encode(), 1)

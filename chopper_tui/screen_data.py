@@ -13,11 +13,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.analyses.lanes import classes_of
+from chopper_core.analyses.signal_changes import second_signal, worth_a_chart, worth_a_column
 from chopper_core.answers.opening import as_asked
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import STEP_PART, is_part
-from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import STATE_TITLES
@@ -45,16 +45,8 @@ from chopper_tui.draw.pieces import (
 from chopper_tui.draw.table import columns_within, repeated_by_columns
 from chopper_tui.draw.timeline import lane_line, named_inks, phases_line
 
-_SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
-"""Candidates for the signal next to the chosen one, the best first."""
-
 _FULL: Final[Mapping[str, float]] = {Unit.PERCENT: 100.0, Unit.CELSIUS: 105.0}
 _WIDTH: Final = 80
-_COMPARED: Final = 32
-"""Parts of the time that two signals are compared in."""
-_SAME_PCT: Final = 1.0
-_FLAT: Final = 0.01
-"""Of its largest value: a signal that changes less is flat."""
 KEY_FIGURES: Final = {
     "elapsed_ns": "time",
     "busy_pct": "busy",
@@ -210,14 +202,12 @@ class ScreenData(Struct, frozen=True, dict=True):
         """How many of the signals are worth a chart."""
         if isinstance(self.run, SeveralRuns):
             return 0
-        chosen, second = (each.signal.name for each in self.signals)
-        return 2 if varies(self.run, second) else int(varies(self.run, chosen))
+        return worth_a_chart(self.run, *(each.signal.name for each in self.signals))
 
     @cached_property
     def columns_of_signals(self) -> int:
         """How many of them are worth a column of sparklines."""
-        chosen, second = (each.signal.name for each in self.signals)
-        return 2 if chosen == second else 1 + _says_more(self.run, second, chosen)
+        return worth_a_column(self.run, *(each.signal.name for each in self.signals))
 
     @property
     def has_signals(self) -> bool:
@@ -332,79 +322,6 @@ def run_shown(home: Run, view: View) -> Run:
     return home.memo(
         ("with baseline", view.run, base), lambda: replace(run, others={base: home.others[base]})
     )
-
-
-def second_signal(run: Run, chosen: str) -> str:
-    there = [name for name in (*_SECOND_SIGNALS, *run.signal_names) if name in run.signal_names]
-    others = [name for name in there if name != chosen]
-    known = [name for name in others if len(run.signal(name).curves)]
-    # One after the other: of a run with much telemetry each has to be averaged to tell.
-    varying = (name for name in known if varies(run, name) and not _is_same(run, name, chosen))
-    own = (name for name in known if not _is_same(run, name, chosen))
-    return next(chain(varying, own, others))
-
-
-def _kept(run: Run, key: tuple[str, ...], made: Callable[[], bool]) -> bool:
-    """What was found out of a signal, once for the run's files: of millions of activities the
-    share of time in which they run takes long to tell."""
-
-    def same(known: bool) -> bool:
-        return known
-
-    return run.memo(key, lambda: run.kept(key, bool, made, same, same))
-
-
-def _says_more(run: Run, name: str, chosen: str) -> bool:
-    """Whether a signal is worth a column next to another: not the same one, not 0 all the time."""
-    if varies(run, name):
-        return True
-
-    def is_any() -> bool:
-        return any(np.nan_to_num(means).any() for means in _means_of(run, name).values())
-
-    return not _is_same(run, name, chosen) and _kept(run, ("not 0", name), is_any)
-
-
-def varies(run: Run, name: str) -> bool:
-    """Whether a signal changes over time, or from GPU to GPU: a flat one says nothing."""
-    return _kept(run, ("varies", name), lambda: _varies(run, name))
-
-
-def _varies(run: Run, name: str) -> bool:
-    is_share, least, most = run.signal(name).unit == Unit.PERCENT, np.inf, -np.inf
-    for means in _means_of(run, name).values():
-        least = min(least, float(np.nanmin(means, initial=np.inf)))
-        most = max(most, float(np.nanmax(means, initial=-np.inf)))
-        if is_share and most - least > _FLAT * _FULL[Unit.PERCENT]:
-            return True  # Whatever the other GPUs do: of many each takes long.
-    return most - least > _FLAT * max(abs(least), abs(most))
-
-
-def _means_of(run: Run, name: str) -> Mapping[int, Float64]:
-    """The means of each GPU in parts of the run's time."""
-
-    def found() -> Mapping[int, Float64]:
-        end = int(run.table.start_ns.max(initial=run.origin_ns + 1))
-        cut = np.linspace(run.origin_ns, end, _COMPARED + 1)
-        curves = run.signal(name).curves
-        return LazyMap(curves, lambda gpu: curves[gpu].means(cut))
-
-    return run.memo(("means of a signal", name), found)
-
-
-def _is_same(run: Run, name: str, chosen: str) -> bool:
-    """Whether two signals in % are one curve, as busy and compute where nothing else runs."""
-    return _kept(run, ("same", name, chosen), lambda: _are_same(run, name, chosen))
-
-
-def _are_same(run: Run, name: str, chosen: str) -> bool:
-    one, other = (_means_of(run, each) for each in (name, chosen))
-    units = {run.signal(each).unit for each in (name, chosen)}
-    if units != {Unit.PERCENT} or one.keys() != other.keys():
-        return False
-    differences = (np.abs(one[gpu] - other[gpu]) for gpu in one)
-    known = (each[np.isfinite(each)] for each in differences)
-    return all(each.mean() < _SAME_PCT for each in known if len(each))
 
 
 def next_signal(run: Run, chosen: str) -> str:

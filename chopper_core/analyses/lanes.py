@@ -6,7 +6,7 @@ a kind runs up to a moment is stored at the edges of its intervals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
+from chopper_core.model.groups import pieces_of
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
-from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, pointing
-from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     minima_of,
@@ -304,6 +305,27 @@ def launch_queue(run: Run, gpu: int) -> Queue:
         return Queue.of(table.launch_ns[rows], table.start_ns[rows])
 
     return run.memo(("timeline queue", gpu), found)
+
+
+def waiting_at(run: Run, gpu: int, at_ns: int) -> int | None:
+    """How many launched activities of a GPU wait for their start at a time; None without launch
+    records."""
+    table = run.table
+
+    def counted() -> Iterator[tuple[Mask, Mask]]:
+        """Of pieces of the activities, which wait at all, and which of them at the time."""
+        for rows in pieces_of(run.tree().node((str(gpu),)).selection):
+            launches, starts = table.launch_ns[rows], table.start_ns[rows]
+            # Time outside steps has no launch record.
+            waits = (starts > launches) & (launches != NO_TIME)
+            yield waits, waits & (launches <= at_ns) & (starts > at_ns)
+
+    def has_any() -> bool:
+        return any(bool(waits.any()) for waits, _ in counted())
+
+    if not run.memo(("timeline has a queue", gpu), has_any):
+        return None
+    return sum(int(np.count_nonzero(at_once)) for _, at_once in counted())
 
 
 def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:

@@ -11,7 +11,7 @@ from chopper_core.analyses.host_causes import cause_beyond, place_beyond
 from chopper_core.analyses.leads import LOW_CLOCK_RATIO, RankLeads, Straggler
 from chopper_core.columns import heat_of
 from chopper_core.model.groups import knows_sizes
-from chopper_core.model.phrases import by_number, listed, percent, time, with_article
+from chopper_core.model.phrases import by_number, listed, longer_by, percent, time, with_article
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
@@ -244,7 +244,7 @@ def _slower(stand: RankLeads, late: Straggler, each: str | None, base: str) -> s
     at, place = list(late.when), late.place
     share, longer = slower_share(stand, late)
     which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
-    same = f"{which} take {percent(share)} longer"
+    same = f"{which} take {longer_by(1 + share)}"
     same += "" if each is None else f", {time(longer)}{each}"
     is_clock = late.cause == "clock"
     what, name = ("clock", "gfx_mhz") if is_clock else ("memory clock", "mem_mhz")
@@ -307,9 +307,9 @@ def _extra_by(
     """Places by some levels, the share of each of the time that a straggler's kernels take longer,
     and of the time that they take."""
     own = stand.peers_of(late.place)
-    labels, sums, beyond = stand.same_by_place(own, late.when, levels)
+    labels, usual, beyond = stand.same_by_place(own, late.when, levels)
     extra = np.maximum(beyond[:, own.gpus.index(stand.gpus[late.place])], 0.0)
-    return labels, extra / max(float(extra.sum()), 1.0), sums.sum(axis=1) / max(sums.sum(), 1.0)
+    return labels, extra / max(float(extra.sum()), 1.0), usual
 
 
 def _is_place(share: float, usual: float) -> bool:

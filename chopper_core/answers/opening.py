@@ -190,22 +190,41 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
 
 
 _FIRST: Final = ("findings", "overview", "ranks")
-"""What most look at first; the first of them works out what the next one needs too."""
+"""What most look at first; the summary takes what the findings tell."""
+_MOST_OF_ALL: Final = 1 << 24
+"""Activities of a run up to which all places are worked out: of more, each takes seconds."""
+_REMEMBERED: Final = 64 << 20
+"""Bytes of what a place was made of that the next one can use."""
 
 
 def work_out(store: str, progress: Progress = silent) -> None:
-    """Work out what is looked at first of a store that was just written, and keep it there: it
-    opens at once wherever it is sent. What can't be worked out is left to who asks for it."""
+    """Work out the places of a store that was just written, and keep them there: it opens at once
+    wherever it is sent. What can't be worked out is left to who asks for it."""
+    from chopper_core.analyses.signal_changes import second_signal, worth_a_chart, worth_a_column
     from chopper_core.ingest.cache import open_cached
     from chopper_core.util.memory import keep_freed
+    from chopper_core.views import VIEWS
     from chopper_core.views.query import query
 
     run = open_cached(store, is_verified=False)
     keep_freed(of_large=True)
-    for number, name in enumerate(_FIRST):
-        progress("work out the summary", number, len(_FIRST))
+    names = [*_FIRST]
+    if len(run.table) <= _MOST_OF_ALL:
+        # Questions replay the graph that findings have just made.
+        names = [*dict.fromkeys((_FIRST[0], "whatif", *_FIRST, *VIEWS))]
+    for number, name in enumerate(names):
+        what = "the summary" if name in _FIRST else name
+        progress(f"work out {what}", number, len(names))
         with suppress(ChopperError):
             query(run, with_view(View(store), name))
+        if names[number + 1 : number + 2] != ["whatif"]:
+            run.memo.trim(_REMEMBERED)
+    chosen = run.signal().name
+    if len(run.signal_names) > 1:
+        # As screens ask which signals to show.
+        second = second_signal(run, chosen)
+        worth_a_chart(run, chosen, second)
+        worth_a_column(run, chosen, second)
     if run.derived is not None:
         run.derived.wait()
-    progress("work out the summary", len(_FIRST), len(_FIRST))
+    progress("work out the summary", len(names), len(names))

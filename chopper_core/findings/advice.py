@@ -56,6 +56,8 @@ SMALL_BUCKET: Final = 20 << 20
 """Bytes: less than the default of bucket_cap_mb, 25 MiB."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
+_AT_LIMIT: Final = 0.95
+"""Of the power that compute may draw: only then a higher limit is a higher clock."""
 _HOST_LEFT: Final = re.compile(r"\bhost x(0\.\d+)")
 _LEAST_GAIN: Final = 0.001
 """Of the step: a smaller gain of a change isn't named."""
@@ -195,7 +197,8 @@ def _gain(context: FindingsContext, worth: Worth, question: str) -> str:
         return ""
     left = _HOST_LEFT.search(question)
     assumed = f", if that leaves {percent(float(left[1]))} of the host's time there" if left else ""
-    return f" By replay, a step takes about {time(answer.saving_ns)} less{assumed} ({question})."
+    less = f"{time(answer.saving_ns)} less{assumed} ({question})"
+    return f" By replay, {context.a_whole} takes about {less}."
 
 
 @cache
@@ -307,7 +310,7 @@ def at_power_limit(case: AdviceCase) -> Mapping[str, str] | None:
     if chip is not None:
         cap = np.where(np.isfinite(cap), cap, chip.tdp_w)
     share = float(np.nanmean(power / cap)) if np.isfinite(power / cap).any() else np.nan
-    return {"share": f"{100 * share:.0f} %"} if share >= 0.85 else None
+    return {"share": f"{100 * share:.0f} %"} if share >= _AT_LIMIT else None
 
 
 def comm_is(pattern: str, *phases: Phase) -> Condition:
@@ -622,8 +625,8 @@ ADVICE: Final = (
     ),
     Advice(
         ("low-clock", "overhead"),
-        "Raise the power cap, if it isn't at its limit, and check the cooling: compute draws "
-        "{share} of the power limit.",
+        "Raise the power cap, if the GPUs allow it, and check the cooling: compute draws {share} "
+        "of the power that it may.",
         lambda case: at_power_limit(case) if case.finding.kind == Cost.CLOCK else None,
     ),
     Advice(

@@ -13,7 +13,9 @@ from chopper_core.analyses.power_samples import LIMITER, samples_of
 from chopper_core.analyses.samples import sampled, spans_of
 from chopper_core.columns import is_measured
 from chopper_core.findings.rule import (
+    ITS_GPUS,
     ROBUST_Z,
+    WORST_GPU,
     Cost,
     Finding,
     FindingsContext,
@@ -74,12 +76,12 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             continue
         most = int(unsteady[np.argmax(deviation[unsteady] / mean[unsteady])])
         gpu = context.gpus[most]
+        own = [context.gpus[place] for place in unsteady.tolist()]
         sentence = (
-            f"the clock of the {unit} is unsteady on "
-            f"{by_number('GPU', [context.gpus[place] for place in unsteady.tolist()])}, most on "
-            f"GPU {gpu}: its standard deviation is {deviation[most]:.0f} MHz "
-            f"({percent(deviation[most] / mean[most])}) of {mean[most]:,.0f} MHz within the same "
-            f"operation{_over_time(context, name, gpu)}"
+            f"the clock of the {unit} is unsteady on {by_number('GPU', own)}"
+            f"{f', most on GPU {gpu}' if len(own) > 1 else ''}: its standard deviation is "
+            f"{deviation[most]:.0f} MHz ({percent(deviation[most] / mean[most])}) of "
+            f"{mean[most]:,.0f} MHz within the same operation{_over_time(context, name, gpu)}"
         )
         saving = total = None
         if name == "gfx_mhz":
@@ -87,7 +89,7 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             saving = float(lost_ns[unsteady].mean()) / len(context.iterations)
             sentence += f"; compute below the mean clock takes {time(saving)}{context.each} longer"
         evidence = context.with_signal(name, f"-sd_{name}")
-        which = gpus_in_short(context, [context.gpus[place] for place in unsteady.tolist()])
+        which = gpus_in_short(context, own)
         part = percent(deviation[most] / mean[most])
         yield context.finding(
             one_line(
@@ -98,8 +100,9 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             Cost.CLOCK,
             saving,
             is_measured=False,
+            cost_of=ITS_GPUS,
             total_ns=total,
-            cells=context.cells_of(gpu=[context.gpus[place] for place in unsteady.tolist()]),
+            cells=context.cells_of(gpu=own),
             changes=(),
             group=Group.BETTER if saving is None else None,
         )
@@ -322,6 +325,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
             saving,
             is_repeated=len(numbers) > 1,
             gpu=gpus[0] if len(gpus) == 1 else None,
+            cost_of="" if len(gpus) == 1 else WORST_GPU,
             cells=context.cells_of(iteration=numbers, gpu=gpus),
         )
 
@@ -414,7 +418,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     if since := recurrence(when.tolist(), context.iterations):
         sentence += f", {range_of(each[slowed][:, when].mean(axis=1))}{since}"
     sentence += _limiter(context, gpus)
-    saving = total = None
+    saving, total, whose = None, None, WORST_GPU
     # The time that each GPU loses to a clock below the nominal one.
     lost = context.by_step("frequency_ns")
     if np.isfinite(lost).all():
@@ -426,7 +430,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         saving = max(float((lost.mean(axis=1) - usual)[slowed].max()), 0.0)
         total = saving * len(gpus) * len(context.iterations)
     elif (total := _beyond_unthrottled(context, gpus)) is not None:
-        saving = total / len(context.iterations) / len(gpus)
+        saving, whose = total / len(context.iterations) / len(gpus), ITS_GPUS
     changes = None
     if chip is not None and not len(free) and limited.all():
         changes = (f"clock={chip.clock_mhz:.0f}",)
@@ -444,6 +448,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         is_measured=False,
         total_ns=total,
         gpu=gpus[0] if len(gpus) == 1 else None,
+        cost_of=whose if len(gpus) > 1 else "",
         cells=context.cells_of(gpu=gpus, iteration=[context.iterations[at] for at in when]),
         changes=changes,
     )

@@ -14,6 +14,8 @@ from chopper_core.analyses.overlap import effect, overlaps_in
 from chopper_core.findings.rule import (
     EXPLAINED,
     FEWEST,
+    ITS_GPUS,
+    WORST_GPU,
     Cost,
     Finding,
     FindingsContext,
@@ -73,13 +75,15 @@ class SlowLink(Struct, frozen=True):
     slower: float
     """How much longer its transfers take, as a share."""
     exposed_ns: float
-    """Exposed communication that it adds on each of its GPUs, per step."""
+    """Exposed communication that it adds, per step: mean of a group, of others on the worst GPU."""
     transfer_ns: float
     """Longer transfers, per step."""
     when: tuple[int, ...] = ()
     """The places of the steps in which it is slow; none: all."""
     of: int | None = None
     """The one GPU of which all links are slow."""
+    is_group: bool = False
+    """Whether it is a process group, whose GPUs lose alike; else a pair, or all of one GPU."""
 
 
 @rule(
@@ -114,6 +118,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             context.with_view("comms", "group", sort="bus_gbps"),
             Cost.COMMUNICATION,
             link.exposed_ns,
+            cost_of=ITS_GPUS if link.is_group else WORST_GPU,
             is_repeated=len(context.iterations) > 1,
             total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
             cells=context.cells_of(gpu=link.gpus, **steps),
@@ -250,6 +255,7 @@ def _slow_groups(
                 float(np.clip(beyond[known].sum(), 0.0, lost[known].sum())) / len(numbers),
                 float(lost[known].sum()) / len(numbers),
                 () if is_always else tuple(slow_in.tolist()),
+                is_group=True,
             )
         )
     return found
@@ -293,7 +299,7 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
             longer = np.where(own[like] & inside[when], transfer - usual[like], 0.0)
             each = sums_of(exposed[sets] * own[like], when, count) / len(context.gpus) / count
             saving = float((each[inside] - each[~inside].mean()).sum())
-            text = f"{table.operations[kind]} {percent(float(slower))} longer"
+            text = f"{table.operations[kind]} {longer_by(1 + float(slower))}"
             found.setdefault((first, end), []).append((max(saving, 0.0), text, longer))
     for (first, end), parts in found.items():
         saving = sum(part[0] for part in parts)
@@ -366,16 +372,15 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         costs = ", waits included, takes"
         unknown = "; how much of it is waiting is unknown for collectives with missing ranks"
     name = shortened(context.text("operation", largest))
-    usual = " usual" if context.irregular else ""
     yield context.finding(
         one_line(
-            f"exposed communication{costs} {cost_share} of the{usual} step",
+            f"exposed communication{costs} {cost_share} {context.of_step}",
             largest_part(name, float(of_operations.max()), float(of_operations.sum()))
             if name not in _UNNAMED
             else "",
         ),
         f"exposed communication{wait} takes {time(cost_ns)}{context.per_gpu} "
-        f"({cost_share}{'' if usual else ' of the step'}{with_waits}): "
+        f"({cost_share} {context.of_step}{with_waits}): "
         f"{listed(parts, _MAX_LISTED)}{unknown}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
@@ -624,7 +629,7 @@ def _slower_beside(
             context,
             pairs[at],
             f"{'always runs' if is_always else 'often runs'} during communication and takes "
-            f"{percent(float(factor[at]) - 1)} longer than {than}",
+            f"{longer_by(float(factor[at]))} {than_or_as(float(factor[at]))} {than}",
             float(excess[at]),
             percent(float(factor[at]) - 1),
             f"compute x{1 - float(excess[at] / whole[at]):.4f}",

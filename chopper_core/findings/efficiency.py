@@ -123,6 +123,11 @@ class Excess(Struct, frozen=True, eq=False):
         return self.context.share(self.cost_ns)
 
     @property
+    def of_step(self) -> str:
+        """Its part of a step in words."""
+        return f"{percent(self.cost_ns / self.context.usual_ns)} {self.context.of_step}"
+
+    @property
     def kernels(self) -> float:
         """The number of the activities per GPU and step."""
         return len(self.rows) / max(self.context.spots, 1)
@@ -268,7 +273,7 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
     first, named = took.most("operation")
     yield took.finding(
         one_line(
-            f"kernels that only copy tensors take {percent(took.share)} of the step",
+            f"kernels that only copy tensors take {took.of_step}",
             f": {first}",
         ),
         f"{_kernels(took, 'only copies', 'only copy')} tensors into another layout or "
@@ -280,7 +285,7 @@ def moved_data(context: FindingsContext) -> Iterator[Finding]:
 def _kernels(took: Excess, does: str, do: str) -> str:
     """Kernels a step as the subject of a sentence, with the verb of one and of several."""
     number = round(took.kernels)
-    return f"{count(number, 'kernel')} a step {does if number == 1 else do}"
+    return f"{count(number, 'kernel')}{took.context.each} {does if number == 1 else do}"
 
 
 @rule(
@@ -307,11 +312,11 @@ def unfused_attention(context: FindingsContext) -> Iterator[Finding]:
     rows = rows[_between_products(context, rows, own)]
     took = Excess(context, rows, table.duration_ns[rows].astype(np.float64))
     yield took.finding(
-        one_line(f"attention isn't fused: its softmax and casts take {took.text} a step"),
-        f"{softmax.kernels:,.0f} softmax kernels a step run on their own, as fused attention has "
-        f"none: {named}; with the masks, casts and copies next to them, between the products "
-        f"before and after, they take {took.text}{context.per_gpu}; fused products would not "
-        "write what is between them, either",
+        one_line(f"attention isn't fused: its softmax and casts take {took.text}{context.a_step}"),
+        f"{softmax.kernels:,.0f} softmax kernels{context.each} run on their own, as fused "
+        f"attention has none: {named}; with the masks, casts and copies next to them, between the "
+        f"products before and after, they take {took.text}{context.per_gpu}; fused products would "
+        "not write what is between them, either",
         "kernel",
     )
 
@@ -357,10 +362,11 @@ def small_kernels(context: FindingsContext) -> Iterator[Finding]:
         return
     mean = time(float(table.duration_ns[rows].mean()))
     _, named = took.most("operation")
+    runs = f"the optimizer runs {took.kernels:,.0f} kernels"
     yield took.finding(
-        one_line(f"the optimizer runs {took.kernels:,.0f} kernels of {mean}: {took.text} a step"),
-        f"the optimizer runs {took.kernels:,.0f} kernels a step that take {mean} on average, one "
-        f"after the other: {named}; with the gaps between them they take {took.text}"
+        one_line(f"{runs} of {mean}: {took.text}{context.a_step}"),
+        f"{runs}{context.each} that take {mean} on average, one after the other: {named}; "
+        f"with the gaps between them they take {took.text}"
         f"{context.per_gpu}; a fused optimizer runs a few large ones",
         "operation",
     )

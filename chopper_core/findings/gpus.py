@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.asked import STAGES_BALANCED
 from chopper_core.analyses.host_causes import NEEDLESS, cause_beyond
 from chopper_core.analyses.leads import (
     LOW_CLOCK_RATIO,
@@ -38,6 +39,8 @@ from chopper_core.findings.communication import slow_links
 from chopper_core.findings.iterations import IN_SETUP, SET_UP, warm_up_of
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
+    ITS_GPUS,
+    WORST_GPU,
     Cost,
     Finding,
     FindingsContext,
@@ -49,7 +52,6 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import MAX_NAME, MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.graph.process_groups import places_of
-from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import knows_sizes, work_of
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.phrases import (
@@ -230,12 +232,18 @@ def _together(
     texts = [each.detail.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
     what = _THEIR.get(late[0][0].cause or "", "come last")
+    _, most = max(late, key=lambda each: each[1].cost_ns or 0.0)
+    text = f"{named} hold the others back: {'; '.join(texts)}{more}"
+    _, _, delays = most.detail.partition("; it delays ")
+    if " by " in delays:
+        text += f"; GPU {most.gpu} delays {delays}"
     found = context.finding(
         one_line(f"{gpus_in_short(context, gpus)} {what}", ": the others wait"),
-        f"{named} hold the others back: {'; '.join(texts)}{more}",
+        text,
         late[0][1].evidence,
         late[0][1].kind,
-        max(each.cost_ns or 0.0 for _, each in late),
+        most.cost_ns,
+        cost_of=WORST_GPU,
         cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
@@ -268,6 +276,7 @@ def _in_turn(
         first.evidence,
         first.kind,
         sum(each.cost_ns or 0.0 for _, each in turns),
+        cost_of=WORST_GPU,
         cells=None if is_host else _cells_of(context, leads, turns),
         # That the others' hosts stall as well shows once none of these does.
         changes=("host as peers",) if is_host else _changes(leads, turns[0][0]),
@@ -430,27 +439,27 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
     for own in stages:
         places = np.searchsorted(gpus, own)
-        slower, later = float(longer[places].min()), float(host[places].min())
-        saving = max(slower, later)
-        if context.share(saving) < SLOWER_STAGE_COST.share:
+        if context.share(max(longer[places].min(), host[places].min())) < SLOWER_STAGE_COST.share:
             continue
+        slower, later = float(longer[places].mean()), float(host[places].mean())
+        saving = max(slower, later)
         which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
         stage = gpus_in_short(context, own)
         # The GPUs of a stage that the files name are named by it.
         at_name = stage.find(TITLES["pp"])
         stage = stage[at_name:] if at_name >= 0 else f"the stage of {stage}"
         if slower >= later:
-            at_clock = ""
+            at_clock, ratio = "", float(factor[places].mean())
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
                 lower = percent(1 - float((clock / usual_clock)[places].mean()))
                 at_clock = f" at {with_article(lower)} lower clock"
             title = one_line(
-                f"{stage} is {percent(float(factor[places].min()) - 1)} slower than the others",
+                f"{stage} is {percent(ratio - 1)} slower than the others",
                 f":{at_clock.removeprefix(' at')}" if at_clock else "",
             )
             text = (
                 f"{which} slow stage{at_clock}: {kernels} take "
-                f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
+                f"{longer_by(ratio)} {than_or_as(ratio)} on the other stages, "
                 f"{time(saving)}{context.each}"
             )
             view = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(own[0]))
@@ -466,7 +475,9 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             cost = Cost.HOST
         only = own[0] if len(own) == 1 else None
         cells = context.cells_of(gpu=own)
-        yield context.finding(title, text, view, cost, saving, gpu=only, cells=cells)
+        yield context.finding(
+            title, text, view, cost, saving, gpu=only, cost_of="" if only else ITS_GPUS, cells=cells
+        )
 
 
 def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
@@ -504,15 +515,18 @@ class LongStage(Struct, frozen=True, eq=False):
     gpus: tuple[int, ...]
     times: float
     """How many times as long as the median of the others."""
-    cost_ns: float
-    """Its time beyond that of the next longest stage, per step."""
+    beyond_mean_ns: float
+    """Its time beyond that of the mean stage, per step."""
+    beyond_next_ns: float
+    """Beyond that of the next longest one."""
     pipeline: Pipeline | None
     """None where nothing separates the microbatches: then the compute of a step is compared."""
 
 
 @rule(
     "long-stage",
-    cost="its time beyond that of the next longest stage, once per microbatch",
+    cost="its time beyond that of the mean stage, once per microbatch, which balance would save; "
+    "of one whose kernels are slower, beyond the next longest",
     needs="the stages of a pipeline",
     thresholds=(LONGER, CAUSE),
 )
@@ -520,35 +534,40 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it."""
     if (known := _long_stage(context)) is None:
         return
+    slower = _slower_kernels(context, known)
+    is_slow = slower >= CAUSE.share and knows_sizes(context.table)
     what = "its compute in a step" if known.pipeline is None else "a microbatch"
     how = f"takes {longer_by(known.times)} {than_or_as(known.times)}"
     stages = distinct(context.stage)
     if len(stages) == 2:
         others = f"stage {next(iter({*stages.tolist()} - {known.stage}))}"
-        wait = f"{others} waits"
-        median, most, why = others, f"that is {time(known.cost_ns)}{context.each}", ""
+        wait, median = f"{others} waits", others
     else:
         others, wait, median = "the others", "they wait", "the median of the other stages"
-        most = f"beyond the next longest stage it takes {time(known.cost_ns)}{context.each}"
-        why = "as long as the median stage, it is shorter than the next longest, too"
+    cost_ns, than = known.beyond_mean_ns, "stages of equal length would"
+    if is_slow:
+        cost_ns, than = known.beyond_next_ns, "the next longest"
+    most = f"it takes {time(cost_ns)}{context.each} more than {than}"
     yield Finding(
         title=one_line(f"pipeline stage {known.stage} {how} {others}", f": {wait}"),
         detail=(
             f"pipeline stage {known.stage} is too long: {what} {how} {median}, which "
-            f"{'waits' if len(stages) == 2 else 'wait'} for it{_why_long(context, known)}; {most}"
+            f"{'waits' if len(stages) == 2 else 'wait'} for it"
+            f"{_why_long(context, known, slower)}; {most}"
         ),
         evidence=context.with_view("pipeline", sort="-stage_x")
         if known.pipeline is not None
         else context.with_view("ranks", sort="-compute_busy_ns"),
         confidence=confidence(measured=True, repeated=context.repeats),
-        cost_ns=known.cost_ns,
+        cost_ns=cost_ns,
         gpu=known.gpus[0] if len(known.gpus) == 1 else None,
+        cost_of=f"stage {known.stage}",
         kind=Cost.COMPUTE,
-        why_more=why,
         cells=context.cells_of(gpu=known.gpus),
-        changes=None
-        if MICROBATCH in context.table.measured
-        else (f"compute x{1 / known.times:.4f}",),
+        # More work stays in the step: the others get longer by what it gives them.
+        remedy="" if is_slow else STAGES_BALANCED,
+        without="with its kernels as fast as theirs" if is_slow else "with stages of equal length",
+        why_more="it is then shorter than the next longest, too" if is_slow else "",
     )
 
 
@@ -579,8 +598,9 @@ def _long_compute(context: FindingsContext) -> LongStage | None:
         return None
     stage = int(stages[place])
     gpus = tuple(np.array(context.gpus)[context.stage == stage].tolist())
-    excess = float(times[place] - np.delete(times, place).max())
-    return LongStage(stage, gpus, float(times[place] / others[place]), excess, None)
+    beyond = times[place] - np.array([times.mean(), np.delete(times, place).max()])
+    longer = float(times[place] / others[place])
+    return LongStage(stage, gpus, longer, float(beyond[0]), float(beyond[1]), None)
 
 
 def _of_long_stage(context: FindingsContext) -> set[int]:
@@ -589,17 +609,28 @@ def _of_long_stage(context: FindingsContext) -> set[int]:
     return set() if known is None else set(known.gpus)
 
 
-def _why_long(context: FindingsContext, known: LongStage) -> str:
-    stages = distinct(context.stage)
-    gpus = [int(np.array(context.gpus)[context.stage == each].min()) for each in stages.tolist()]
-    place = stages.tolist().index(known.stage)
+def _firsts_of_stages(context: FindingsContext) -> list[int]:
+    """The first GPU of each stage."""
+    gpus, stages = np.array(context.gpus), distinct(context.stage).tolist()
+    return [int(gpus[context.stage == each].min()) for each in stages]
+
+
+def _slower_kernels(context: FindingsContext, known: LongStage) -> float:
+    """How much longer most kernels of a stage take than the same ones of the others."""
+    gpus = _firsts_of_stages(context)
+    first = gpus[distinct(context.stage).tolist().index(known.stage)]
     ordered = sorted(gpus)
+    return float(_kernel_factors(context, ordered)[ordered.index(first)]) - 1
+
+
+def _why_long(context: FindingsContext, known: LongStage, longer: float) -> str:
+    gpus = _firsts_of_stages(context)
+    place = distinct(context.stage).tolist().index(known.stage)
     counts = context.kernels().mean(axis=1)[np.searchsorted(context.gpus, gpus)]
-    longer = float(_kernel_factors(context, ordered)[ordered.index(gpus[place])]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
-    reasons = [f"{which} take {percent(longer)} longer"] if longer >= CAUSE.share else []
+    reasons = [f"{which} take {longer_by(1 + longer)}"] if longer >= CAUSE.share else []
     if more >= CAUSE.share:
         reasons.append(f"it has {percent(more)} more kernels{_more_kernels(context, known)}")
     if not longer >= CAUSE.share:

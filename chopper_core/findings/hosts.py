@@ -29,6 +29,7 @@ from chopper_core.analyses.leads import Straggler
 from chopper_core.findings.rule import (
     EXPLAINED,
     SMALLEST_SAVING,
+    WORST_GPU,
     Cost,
     Finding,
     FindingsContext,
@@ -183,7 +184,7 @@ def _needless(context: FindingsContext, main: str) -> Iterator[tuple[str, Findin
         if where.startswith(" on GPU") or not cells.any():
             continue
         cause = own.main(own.by_cause) or HostCause(what)
-        taken = f"{cause.leaves} {_idle_gpus(context)} {time(cost)}{a_step(context)}"
+        taken = f"{cause.leaves} {_idle_gpus(context)} {time(cost)}{context.a_step}"
         drifts = _drift_in_text(context, own)
         whole = time(context.per_iteration(float(charges.ns.sum())))
         yield (
@@ -234,7 +235,7 @@ def _needless_on_one(context: FindingsContext) -> Iterator[Finding]:
             continue
         cause = own.main(own.by_cause) or HostCause(what)
         idle, more = (float(ns) / len(context.iterations) for ns in (own.ns.sum(), each.max()))
-        taken = f"{time(more)} more{a_step(context)}"
+        taken = f"{time(more)} more{context.a_step}"
         yield context.finding(
             one_line(f"{what}{_in_title(cause)} {cause.leaves} GPU {gpu} idle {taken}"),
             f"GPU {gpu} is idle for {time(idle)}{context.each} while its host is in {cause.text}"
@@ -289,8 +290,42 @@ def _cells_with(context: FindingsContext, charges: HostCharges) -> tuple[Mask, f
 )
 def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits after launch calls, with nothing else in its queue."""
-    late = _late_phases(context, "idle_latency_ns", LAUNCH_LATE)
-    yield from _bound(context, late, HostState.LAUNCHED)
+    if _latency_of_same_cause(context) is None:
+        late = _late_phases(context, "idle_latency_ns", LAUNCH_LATE)
+        yield from _bound(context, late, HostState.LAUNCHED)
+
+
+class Latency(Struct, frozen=True, eq=False):
+    """Launch latency that the main cause of late hosts has, too: it leaves no work in the queue."""
+
+    what: str
+    cost_ns: float
+    """Per GPU and step."""
+    cells: Mask
+    part: float
+    """Of all idle time after launch calls there."""
+
+
+def _latency_of_same_cause(context: FindingsContext) -> Latency | None:
+    """The launch latency during the wait that hosts are late for, wherever they run: one cause has
+    one finding. None where another thing, or none, has most of either."""
+    phases = _late_phases(context, "idle_latency_ns", LAUNCH_LATE)
+    late = _host_bound_phases(context) if phases else []
+    if not late:
+        return None
+    before = _charges_of(context, late, HostState.LATE)
+    after = _charges_of(context, phases, HostState.LAUNCHED)
+    main, other = (each.main(each.by_cause) for each in (before, after))
+    if main is None or other is None or main.what != other.what or main.what not in WAITING:
+        return None
+    if _mostly_in(context, before)[0]:
+        return None
+    own = after.take(_are(after, main.what)[after.cause])
+    cells = context.cells_of(phase=[phase.code for phase in phases])
+    cost_ns = sum(phase.idle_ns for phase in phases) * float(own.ns.sum() / after.ns.sum())
+    idle = float(context.cells.sum("idle_launch_ns")[cells].sum())
+    part = min(cost_ns / max(idle, 1.0), 1.0)
+    return Latency(main.what, context.per_iteration(cost_ns), cells, part)
 
 
 @rule(
@@ -470,7 +505,7 @@ def _bound(
             for phase in late
         )
         bounds = context.share(idle_ns) >= BOUNDS.share
-        step = f"the step is {bound}" if bounds else otherwise
+        step = f"the {context.whole} is {bound}" if bounds else otherwise
         sentence = f"{step}{idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
     cells = context.cells_of(phase=[phase.code for phase in late])
@@ -508,7 +543,13 @@ def _bound(
         )
         what, in_call = f"{gpus_wait} {{taken}} for {hosts}", f", mostly {main.what}"
         own_ns = cost_ns
-    taken = f"{time(own_ns)}{a_step(context)}"
+    also = _latency_of_same_cause(context) if state == HostState.LATE else None
+    if also is not None and main is not None and main.what == also.what:
+        own_ns, cost_ns, cells = own_ns + also.cost_ns, cost_ns + also.cost_ns, cells | also.cells
+        total += also.cost_ns * context.spots
+        changes = (*(changes or ("host x0",)), f"launch x{1 - also.part:.4f}")
+        doing += f"; {time(also.cost_ns)} more after launch calls, since it leaves the queue empty"
+    taken = f"{time(own_ns)}{context.a_step}"
     yield context.finding(
         (of_name if is_name else one_line)(what.format(taken=taken), in_call, phase_of),
         f"{sentence}{doing}",
@@ -599,11 +640,6 @@ def _drift_in_text(context: FindingsContext, own: HostCharges) -> str:
         return ""
     over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
     return f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
-
-
-def a_step(context: FindingsContext) -> str:
-    """The unit of a mean per step, in a title; of one step it is none."""
-    return " a step" if context.has_iterations and len(context.iterations) > 1 else ""
 
 
 def _idle_gpus(context: FindingsContext) -> str:
@@ -810,7 +846,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         if len(gpus) > 1:
             sentence += f"; of each step, the GPU that is latest counts: {time(cost_ns)}"
             sentence += context.each
-        taken = f": {time(cost_ns)}{a_step(context)}"
+        taken = f": {time(cost_ns)}{context.a_step}"
         short = doing.partition(" (")[0].removeprefix(",")
         texts = (f"{where},{short}" if short else where, short, where)
         titles = [f"{who} late at {len(late)} places {own.strip()}{taken}" for own in texts]
@@ -821,6 +857,8 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
     if len(gpus) > 1 and not at_end and not is_known:
         # Where one waits for another, that its own host is late as well doesn't show.
         cells, changes = context.cells_of(phase=place.phase), ("host as peers",)
+    # No label names the time after a step's last activity.
+    why = "its host is then like the others all through the step" if at_end else ""
     return context.finding(
         title,
         sentence,
@@ -829,9 +867,11 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         cost_ns,
         is_repeated=not is_one,
         gpu=place.gpu if len(gpus) == 1 else None,
+        cost_of="" if len(gpus) == 1 else WORST_GPU,
         total_ns=sum(each.idle_ns for each in late),
         cells=cells,
         changes=changes,
+        why_more=why,
     )
 
 

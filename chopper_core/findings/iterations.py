@@ -67,6 +67,8 @@ _ALSO: Final = 0.25
 """Of the kind of time that grows most, from which on another one is named with it."""
 _BY_CLOCK: Final = 0.5
 """The part of longer compute that a lower clock explains at least, to be the reason."""
+_ONLY_THERE: Final = 100.0
+"""Times the usual time, from which on the usual is next to nothing."""
 _ODDS: Final = 4.0
 """How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
@@ -675,13 +677,16 @@ def _slower_compute(context: FindingsContext, slow: Index, usual: _Usual) -> _Wh
         if is_one and names[most, 0] != NO_LABEL:
             label = context.text(level, int(names[most, 0]))
             name = f"layer {label}" if level == "layer" else label
-            longer = percent(float(grown[most] / max(common[most], 1.0)))
-            text, short = (f": {each} takes {longer} longer" for each in (name, shortened(name)))
+            factor = 1 + float(grown[most] / max(common[most], 1.0))
+            # What next to nothing of is usual has nothing to be compared with.
+            how = f"takes {longer_by(factor)}" if factor < _ONLY_THERE else "runs only there"
+            text, short = (f": {each} {how}" for each in (name, shortened(name)))
             return _Why(text, short, f"{only(level, [label])} compute")
     common, grown = by_step(bound_by_memory(context.run, rows).astype(np.intp), 2)
     others, memory = (grown / np.maximum(common, 1.0)).tolist()
     if memory >= LONGER.share and memory > 2 * others:
         rest = percent(others) if others >= STEADY else "as long as before"
-        text = f": kernels that memory bounds take {percent(memory)} longer, the others {rest}"
+        longer = longer_by(1 + memory)
+        text = f": kernels that memory bounds take {longer}, the others {rest}"
         return _Why(text, ": slow memory", "memory")
     return _Why()

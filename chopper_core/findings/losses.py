@@ -112,7 +112,8 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         "known " if int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()) else ""
     )
     evidence = context.with_view("overheads", by, sort=sort)
-    title = f"{_SUBJECTS[name]} the largest {known}loss", f": {percent(size / elapsed)} of the step"
+    share = f"{percent(size / elapsed)} {context.of_step}"
+    title = f"{_SUBJECTS[name]} the largest {known}loss", f": {share}"
     why = ""
     if name == "frequency_ns" and hardware is not None:
         mhz = float(context.figure("gfx_mhz", context.split() if is_all else whole).known()[0])
@@ -125,7 +126,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     yield context.finding(
         one_line(*title),
         f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
-        f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
+        f"{context.each}, {share}{nominal}; {next_to}",
         evidence,
         _COSTS.get(name, Cost.KERNELS),
         size / count,
@@ -169,13 +170,14 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     names, of_name = combined([table.kernel[own]])
     of_names = sums_of(alone, of_name, len(names))
     kernel = context.text("kernel", int(names[of_names.argmax(), 0]))
+    share = percent(each / context.usual_ns)
     # The activities by name, those with most exposed copies first.
     yield context.finding(
         one_line(
-            f"exposed copies take {percent(each / context.usual_ns)} of the step",
+            f"exposed copies take {share} {context.of_step}",
             largest_part(shortened(kernel.partition(" (")[0]), float(of_names.max()), total),
         ),
-        f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
+        f"exposed copies take {time(each)}{context.per_gpu} ({share} {context.of_step}): "
         f"{listed(parts, _MAX_LISTED)}",
         replace(
             context.split_by("kernel"),
@@ -238,27 +240,32 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
 
     named = listed(
         (
-            f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % "
+            f"{context.text('operation', codes[place])} {_reached(reached.numbers[place])} "
             f"({taken(place)})"
             for place in largest_first(lost)
         ),
         _MAX_LISTED,
     )
     most = largest_first(lost)[0]
-    first, share = shortened(context.text("operation", codes[most])), f"{reached.numbers[most]:.0f}"
+    first = shortened(context.text("operation", codes[most]))
+    share = _reached(reached.numbers[most])
     is_peak, number = metric == "peak_pct", int(poor.sum())
     title = of_name(
-        f"{first} reaches {share} % of the matrix peak"
+        f"{first} reaches {share} of the matrix peak"
         if is_peak
-        else f"{first} keeps the matrix units {share} % busy"
+        else f"{first} keeps the matrix units {share} busy"
     )
     if number > 1:
         title = one_line(
             f"{number} operations reach less than {limit:.0f} % of the matrix peak"
             if is_peak
             else f"{number} operations keep the matrix units less than {limit:.0f} % busy",
-            f": {first} {share} %",
+            f": {first} {share}",
         )
+    cells = context.cells_of(operation=codes[poor].tolist())
+    # These operations also run kernels of unknown FLOPs: the factor is one of all that they run.
+    counted = context.computes & cells & context.cells_of(gpu=distinct(table.gpu[rows]).tolist())
+    computed = float(context.cells.sum("duration_ns")[counted].sum()) / spots
     yield context.finding(
         title,
         f"large matrix products {verdict}: {named}; at {limit:.0f} %, which is a rule of thumb, "
@@ -272,9 +279,14 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         saving,
         is_measured=metric == "mfma_util_pct",
         total_ns=saving * spots,
-        cells=context.cells_of(operation=codes[poor].tolist()),
-        changes=(f"compute x{1 - saving / took[poor].sum():.4f}",),
+        cells=cells,
+        changes=(f"compute x{1 - saving / max(computed, 1.0):.4f}",),
     )
+
+
+def _reached(percents: float) -> str:
+    """A part of a peak in whole percent: less than one is not nothing."""
+    return f"{percents:.0f} %" if percents >= 1 else "less than 1 %"
 
 
 def _best_metric(context: FindingsContext, rows: Index) -> tuple[str, float, Index, str] | None:

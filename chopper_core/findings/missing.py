@@ -137,8 +137,7 @@ def _sources(context: FindingsContext) -> Gaps:
         why = "nothing shows what limits compute"
         if unattributed.present()[0]:
             share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-            steps = "the usual steps" if context.irregular else "the step"
-            why += f": compute takes {percent(share)} of {steps}"
+            why += f": compute takes {percent(share)} {context.of_step}"
             if AT_PEAK in context.table.measured and context.run.hardware is not None:
                 why += " more than its FLOPs need at peak"
         unknown = f"{why}, and {unknown}" if "telemetry" in lacks else why

@@ -265,18 +265,19 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
         names = set(pairs[chosen, 1].tolist())
         if _is_memory(took, pairs[:, 0], slow[:, place], matrix):
             gained = float((excess[chosen, place] / (own[chosen, place] - 1)).sum())
+            slower = 1 + saving / gained
             title = one_line(f"GPU {gpu} has {percent(saving / gained)} slower memory")
             text = (
                 f"GPU {gpu} has slower memory{_memory_clock(context, place)}: operations without "
-                f"matrix products take {percent(saving / gained)} longer than on the other GPUs"
+                f"matrix products take {longer_by(slower)} {than_or_as(slower)} on the other GPUs"
             )
         elif (pairs[chosen, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
             usual = float(took_ns[chosen, place].sum()) / len(context.iterations) - saving
-            longer = percent(saving / max(usual, 1.0))
-            title = one_line(f"GPU {gpu}'s optimizer kernels take {longer} longer")
+            longer = longer_by(1 + saving / max(usual, 1.0))
+            title = one_line(f"GPU {gpu}'s optimizer kernels take {longer}")
             text = (
                 f"GPU {gpu} takes longer in the optimizer than the other GPUs: its kernels there "
-                f"take {percent(saving / max(usual, 1.0))} longer"
+                f"take {longer}"
             )
         else:
             columns = (*pairs[chosen].T, own[chosen, place], excess[chosen, place])

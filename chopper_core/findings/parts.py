@@ -306,6 +306,9 @@ def in_groups(
             finding = each.finding
             if worth is not None:
                 finding = replace(finding, saving_ns=worth.most_ns(finding))
+            whole = None if whose is None else listed[whose][0][1]
+            if whole is not None and finding.is_replayed and finding.remedy == whole.remedy:
+                finding = replace(finding, saving_ns=None, is_removed_with_whole=True)
             if finding.saving_ns is not None and finding.saving_ns > most_ns:
                 finding = replace(finding, saving_ns=most_ns, alone_ns=finding.saving_ns)
             listed.append(((each.rule, finding), whose))

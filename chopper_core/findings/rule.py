@@ -325,6 +325,28 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return f" per {usual}step" if self.has_iterations else ""
 
     @property
+    def a_step(self) -> str:
+        """The unit of a mean per step, in a title; of one step it is none."""
+        return " a step" if self.has_iterations and len(self.iterations) > 1 else ""
+
+    @property
+    def whole(self) -> str:
+        """What findings are about: the step, or the run where the trace has none."""
+        return "step" if self.has_iterations else "run"
+
+    @property
+    def a_whole(self) -> str:
+        """What a replay makes shorter, as the subject of a sentence."""
+        return "a step" if self.has_iterations else "the run"
+
+    @property
+    def of_step(self) -> str:
+        """What a share is of, in a sentence; a trace without steps has only its time."""
+        if not self.has_iterations:
+            return "of the time"
+        return f"of the{' usual' if self.irregular else ''} step"
+
+    @property
     def per_gpu(self) -> str:
         """The unit of a mean per step over the GPUs, in a sentence."""
         if len(self.gpus) == 1:
@@ -381,6 +403,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         is_measured: bool = True,
         is_repeated: bool | None = None,
         gpu: int | None = None,
+        cost_of: str = "",
         total_ns: float | None = None,
         cells: Mask | None = None,
         changes: tuple[str, ...] | None = None,
@@ -405,6 +428,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             sure,
             cost_ns,
             gpu=gpu,
+            cost_of=cost_of,
             kind=kind,
             total_ns=total_ns,
             cells=cells,
@@ -602,6 +626,11 @@ class Cost(Enum):
 COMPUTES: Final = frozenset((Cost.COMPUTE, Cost.CLOCK, Cost.KERNELS, Cost.WORK, Cost.CONTENTION))
 
 
+WORST_GPU: Final = "worst GPU"
+"""Whose time a finding costs where others wait for the GPU that has most of it in a step."""
+ITS_GPUS: Final = "mean of its GPUs"
+
+
 class Confidence(IntEnum):
     """How sure a finding is; `MEANING` explains each."""
 
@@ -623,7 +652,9 @@ CONFIDENCE: Final = computed_column(
     "confidence",
     "",
     "confidence",
-    "How sure it is: " + "; ".join(f"{each.text}: {text}" for each, text in MEANING.items()) + ".",
+    "How sure it is that the cause is there; how sure its saving is, the range says. "
+    + "; ".join(f"{each.text}: {text}" for each, text in MEANING.items())
+    + ".",
 )
 
 
@@ -672,13 +703,15 @@ class Finding(Struct, frozen=True):
     evidence: View
     confidence: Confidence
     cost_ns: float | None = None
-    """Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about;
-    None if it can't be measured."""
+    """Measured time that it takes, per step, of the GPUs that `cost_of` names; None if it can't be
+    measured."""
     saving_ns: float | None = None
     """By how much a step is shorter without it, which is the answer to `remedy`; None where
     nothing replays the steps without it."""
     gpu: int | None = None
     """The one GPU that it is about."""
+    cost_of: str = ""
+    """Whose time it costs; empty: its one GPU's, else the mean of all GPUs."""
     kind: Cost = Cost.UNKNOWN
     total_ns: float | None = None
     """GPU time affected, summed over GPUs and analysed steps."""
@@ -686,6 +719,8 @@ class Finding(Struct, frozen=True):
     """The cells of the context that it is about; None: all, or those of its GPU."""
     changes: tuple[str, ...] | None = None
     """What a replay changes there, as `chopper what-if` asks; None: what its kind says."""
+    without: str = "without it"
+    """How a step is without it, as the end of a phrase."""
     remedy: str = ""
     """The questions whose answer is the saving; empty: what its place and changes say."""
     is_limit: bool = False
@@ -709,6 +744,8 @@ class Finding(Struct, frozen=True):
     """Why it may save more than it costs, where that isn't that waits get shorter."""
     see_also: str = ""
     """The title of a finding that takes much of the same time and costs less than this one."""
+    is_removed_with_whole: bool = False
+    """Whether the replay of what it is a part of is its own, too: one change has one saving."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

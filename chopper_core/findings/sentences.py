@@ -8,7 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.findings.rule import SMALLEST_SAVING, Cost, Finding, FindingsContext
+from chopper_core.findings.rule import (
+    ITS_GPUS,
+    SMALLEST_SAVING,
+    WORST_GPU,
+    Cost,
+    Finding,
+    FindingsContext,
+)
 from chopper_core.model.phrases import time
 from chopper_core.model.table import Rule
 from chopper_core.model.units import has_date
@@ -45,22 +52,36 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     return ". ".join(said) + ("." if len(said) > 1 else "")
 
 
+def cost_of(context: FindingsContext, finding: Finding) -> str:
+    """Whose time a finding costs: `GPU 5`, `worst GPU`, `mean GPU`; empty with one GPU."""
+    if finding.cost_ns is None or len(context.gpus) < 2:
+        return ""
+    own = "mean GPU" if finding.gpu is None else f"GPU {finding.gpu}"
+    return finding.cost_of or own
+
+
 def _cost_unit(context: FindingsContext, finding: Finding) -> str:
     """The base of what a finding costs, such as ` per step of GPU 2, mean of 5 steps`."""
+    base, unit = cost_of(context, finding), context.per_gpu
+    if base == ITS_GPUS:
+        unit = f"{context.each}, {base}"
+    elif base and (finding.gpu is not None or finding.cost_of):
+        unit = f"{context.each} of {'the ' if base == WORST_GPU else ''}{base}"
     if not context.has_iterations:
-        return context.per_gpu if finding.gpu is None else f" on GPU {finding.gpu}"
-    is_one = finding.gpu is not None and len(context.gpus) > 1
-    unit = f"{context.each} of GPU {finding.gpu}" if is_one else context.per_gpu
+        return unit
     steps = len(context.iterations)
     if finding.is_of_all:
         unit, steps = unit.replace(" usual ", " "), len(context.all_iterations)
-    return unit if steps == 1 else f"{unit}, mean of {steps} steps"
+    mean = " and of" if base == ITS_GPUS else ", mean of"
+    return unit if steps == 1 else f"{unit}{mean} {steps} steps"
 
 
 def _saving(context: FindingsContext, finding: Finding) -> str:
     """What a finding saves, and why that is more or less than it costs, or unknown; empty where it
     is neither."""
     cost, saving = finding.cost_ns or 0.0, finding.saving_ns
+    if finding.is_removed_with_whole:
+        return "What fixing it saves is that of its whole: the same replay removes both"
     if saving is None:
         why = finding.unreplayed
         return f"What fixing it saves is unknown: {why}" if why else ""
@@ -79,7 +100,7 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
         )
     if context.share(abs(cost - saving)) < _LEAST or -_LESS * cost <= saving - cost <= _MORE * cost:
         return ""
-    bound = finding.is_bound
+    bound, whole = finding.is_bound, context.a_whole
     without = _WITHOUT.get(finding.kind, "if it took no time at all") if bound else ""
     whose = "the GPUs" if len(context.gpus) > 1 else "the GPU"
     if saving < cost:
@@ -87,23 +108,25 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
             whose = f"GPU {finding.gpu}"
         if context.share(saving) < _LEAST and not bound:
             return (
-                f"By replay, a step gets no shorter without it: {whose} would wait for something "
+                f"By replay, {whole} gets no shorter without it: {whose} would wait for something "
                 "else instead"
             )
-        shorter = f"{'at most ' if bound else ''}{time(saving)} less {without or 'without it'}"
+        shorter = f"{'at most ' if bound else ''}{time(saving)} less {without or finding.without}"
         return (
-            f"By replay, a step takes {shorter}: for the rest of that time {whose} would wait for "
+            f"By replay, {whole} takes {shorter}: for the rest of that time {whose} would wait for "
             "something else"
         )
     if bound:
         return (
-            f"By replay, a step takes at most {time(saving)} less {without}: "
+            f"By replay, {whole} takes at most {time(saving)} less {without}: "
             f"{finding.why_more or 'waits that follow from it end, too'}. No change reaches that"
         )
     why = finding.why_more or "waits get shorter, too"
     if not finding.why_more and finding.gpu is not None and len(context.gpus) > 1:
         why = f"the GPUs that wait for GPU {finding.gpu} wait less, too"
-    return f"By replay, a step takes {time(saving)} less without it, more than it costs: {why}"
+    return (
+        f"By replay, {whole} takes {time(saving)} less {finding.without}, more than it costs: {why}"
+    )
 
 
 def _with_time(context: FindingsContext, text: str) -> str:

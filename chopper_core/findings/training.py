@@ -27,7 +27,16 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.model.phrases import by_number, count, how_often, percent, small, time
+from chopper_core.model.phrases import (
+    by_number,
+    count,
+    how_often,
+    longer_by,
+    percent,
+    small,
+    than_or_as,
+    time,
+)
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import means_of, median_of, ratios
@@ -136,14 +145,14 @@ def slow_ranks(context: FindingsContext) -> Iterator[Finding]:
     if training is None or len(training.ranks) < 2:
         return
     for rank, first, last, slower, share in _slow_ranks(training):
-        when = f" since step {first:,}"
+        longer, when = longer_by(1 + slower), f" since step {first:,}"
         if last != int(training.step[-1]):
             when = f" from step {first:,} to {last:,}"
         if first <= int(training.step[training.steady][0]) and last == int(training.step[-1]):
             when = ""
         yield _finding(
             context,
-            f"Rank {rank} takes {percent(slower)} longer than the median rank{when}",
+            f"Rank {rank} takes {longer} {than_or_as(1 + slower)} the median rank{when}",
             f"By the log of {len(training.ranks):,} ranks. Check the clock and the temperature of "
             "its GPU in that time.",
             _view(context, "rank", sort="-rank_slower_pct"),

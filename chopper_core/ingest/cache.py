@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -159,10 +160,23 @@ def _with_derived(run: Run, store: Path, index: str) -> Run:
         options = json_of(run.overrides).decode()
         return "\n".join([index, options, *_specifications(run.overrides), program()])
 
-    folder, is_cached = store / atomic.DERIVED, store.parent == directory()
-    if not (is_cached or os.access(store, os.W_OK)):
-        folder, is_cached = directory().parent / "derived" / digest([os.path.realpath(store)]), True
-    return replace(run, derived=Derived(folder, run, state, is_as_started, is_private=is_cached))
+    inner, is_cached = store / atomic.DERIVED, store.parent == directory()
+    folders = {inner: is_cached}
+    if not is_cached and not os.access(inner if inner.exists() else store, os.W_OK):
+        own = directory().parent / "derived" / digest([os.path.realpath(store)])
+        folders = {own: True, **folders}
+        _note_use(own)
+    return replace(run, derived=Derived(folders, run, state, is_as_started))
+
+
+def _note_use(folder: Path) -> None:
+    """Note when the answers of a store were used; for others to come, remove what is too much."""
+    with suppress(OSError):
+        if folder.exists():
+            os.utime(folder)
+        else:
+            atomic.make_private(folder)
+            trim()
 
 
 def _index_of(store: Path) -> str:
@@ -280,26 +294,26 @@ def entries() -> list[CacheEntry]:
             is_old = False
         except DataError:
             is_old = True
-        name, derived = read_label(path).name, _files(path / atomic.DERIVED)
-        own = sum(size for _, size, _ in _files(path))
-        is_gone = not all(map(os.path.exists, name.split(",")))
-        kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
-        size = own + sum(size for _, size, _ in derived)
-        used_s = path.stat().st_mtime
-        found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
+        with suppress(FileNotFoundError):  # Another process removed it.
+            used_s, size, _ = _used(path)
+            name, derived = read_label(path).name, _files(path / atomic.DERIVED)
+            is_gone = not all(map(os.path.exists, name.split(",")))
+            kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
+            found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
 def kept_figures() -> Iterator[tuple[str, int, int]]:
     """Of each of `KINDS` the number of values that are kept, and their bytes."""
     for kind in KINDS:
-        files = [each for folder in _of_kind(kind) for each in _files(folder)]
+        folders = directory().parent / kind, *_inner_folders(kind)
+        files = [each for folder in folders for each in _files(folder)]
         if files:
             yield kind, len(files), sum(size for _, size, _ in files)
 
 
 def most_bytes() -> int:
-    """How much the cached runs may take together; `$CHOPPER_CACHE_GB` says otherwise."""
+    """How much all that is cached may take together; `$CHOPPER_CACHE_GB` says otherwise."""
     try:
         return int(float(os.environ.get("CHOPPER_CACHE_GB", "")) * 1e9)
     except (ValueError, OverflowError):
@@ -307,34 +321,38 @@ def most_bytes() -> int:
 
 
 def trim(newest: Path | None = None) -> None:
-    """Remove what wasn't used for `MOST_DAYS`, and the runs used the longest ago, until the others
-    take no more than they may; the `newest` stays."""
+    """Remove what wasn't used for `MOST_DAYS`, and what was used the longest ago, until the rest
+    takes no more than it may; the `newest` run stays."""
     since_s = time.time() - 24 * 3600.0 * MOST_DAYS
-    sizes = []
-    for path in _folders():
-        files = [*_files(path), *_files(path / atomic.DERIVED)]
-        sizes.append((path != newest, -path.stat().st_mtime, sum(each[1] for each in files), path))
-    total = 0
-    for is_older, used_s, size, path in sorted(sizes):
-        total += size
-        if is_older and (-used_s < since_s or total > most_bytes()):
-            debug.note(f"{path} is removed: unused, or the cache is full")
-            atomic.remove_folder(path)
+    used = [_used(path) for path in _folders()]
     for kind in _EVERY_KIND:
-        for folder in _of_kind(kind):
-            for used_s, _, file in _files(folder):
-                if used_s < since_s:
-                    Path(file).unlink(missing_ok=True)
+        folder, inner = directory().parent / kind, _inner_folders(kind)
+        used += [*_files(folder), *map(_used, inner)]
+    total = 0
+    for used_s, size, name in sorted(used, key=lambda each: (each[2] != str(newest), -each[0])):
+        total += size
+        if name != str(newest) and (used_s < since_s or total > most_bytes()):
+            debug.note(f"{name} is removed: unused, or the cache is full")
+            if os.path.isdir(name):
+                atomic.remove_folder(Path(name))
+            else:
+                Path(name).unlink(missing_ok=True)
 
 
-def _of_kind(kind: str) -> list[Path]:
-    """The folders with the values of a kind."""
-    folder = directory().parent / kind
+def _used(folder: Path) -> tuple[float, int, str]:
+    """When a folder was used last, the size of its files and of those derived from them, and its
+    path."""
+    files = [*_files(folder), *_files(folder / atomic.DERIVED)]
+    return os.stat(folder).st_mtime, sum(size for _, size, _ in files), str(folder)
+
+
+def _inner_folders(kind: str) -> list[Path]:
+    """The folders of a kind, of a run each."""
     try:
-        inner = [Path(each.path) for each in os.scandir(folder) if each.is_dir()]
+        with os.scandir(directory().parent / kind) as found:
+            return [Path(each.path) for each in found if each.is_dir()]
     except OSError:
         return []
-    return [folder, *inner]
 
 
 def _files(folder: Path) -> list[tuple[float, int, str]]:
@@ -442,7 +460,10 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _stamp(path: str | Path) -> str:
-    return "\t".join(map(str, (path, *atomic.file_state(path))))
+    """A path and the state of its file; no other one's while it may change unseen."""
+    state = atomic.file_state(path)
+    fresh = () if atomic.is_settled(state) else (os.urandom(8).hex(),)
+    return "\t".join(map(str, (path, *state, *fresh)))
 
 
 def _specifications(overrides: Overrides) -> Iterator[str]:
@@ -466,7 +487,7 @@ def is_as_started() -> bool:
 
 
 def _code_stamp() -> str:
-    return digest([_stamp(path) for path in code_files()])
+    return digest([str((path, *atomic.file_state(path))) for path in code_files()])
 
 
 def code_files(package: Path = PACKAGE) -> list[str]:

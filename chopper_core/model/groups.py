@@ -364,6 +364,16 @@ def elapsed_of_rows(table: KernelTable, rows: Selection) -> Int64:
     return elapsed
 
 
+def pieces_of(rows: Selection) -> Iterator[Selection]:
+    """Rows in pieces of a few megabytes a column: what is computed of one stays in the cache."""
+    if isinstance(rows, slice):
+        for begin in range(rows.start, rows.stop, _PIECE):
+            yield slice(begin, min(begin + _PIECE, rows.stop))
+        return
+    for begin in range(0, len(rows), _PIECE):
+        yield rows[begin : begin + _PIECE]
+
+
 def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
     """Rows split into pieces of whole GPUs, one of them or, of small ones, several; in one piece
     where a GPU's rows aren't contiguous."""

@@ -17,7 +17,7 @@ from chopper_core.model.accounting import is_between_programs
 from chopper_core.model.column_names import COUNTS_PER_US, SAMPLED, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.doubts import Doubt, merged_doubts
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, pieces_of
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.inputs import (
     NO_DEVICE,
@@ -726,14 +726,19 @@ def between_programs(run: Run, gpu: int) -> tuple[int, int]:
 
 
 def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
-    start = table.start_ns[rows]
-    if not len(start):
+    parts = [(table.start_ns[own], table.duration_ns[own]) for own in pieces_of(rows)]
+    if not parts:
         return 0, 0
-    ends = start + table.duration_ns[rows]
-    first, last = int(start.min()), int(ends.max())
+    first = min(int(start.min()) for start, _ in parts)
+    last = max(int((start + duration).max()) for start, duration in parts)
     # Idle time of more than half of the span has the middle of it inside.
-    is_before = start <= first + (last - first) // 2
-    left, right = int(ends[is_before].max()), int(start[~is_before].min(initial=last))
+    middle, left, right = first + (last - first) // 2, first, last
+    for start, duration in parts:
+        is_before = start <= middle
+        left = max(left, int((start + duration).max(initial=first, where=is_before)))
+        right = min(right, int(start.min(initial=last, where=~is_before)))
+        if left >= right:
+            return 0, 0  # Something runs there, as in nearly every run.
     is_gap = is_between_programs(np.array([right - left]), last - first).any()
     return (left, right) if is_gap else (0, 0)
 
@@ -742,7 +747,7 @@ def longer_program(run: Run, begin_ns: int, end_ns: int) -> tuple[int, int]:
     """Of the time of two programs that of the longer one; else all of it. A trace that spans the
     idle time between them is of one program, if it has steps."""
     left_ns, next_ns = run.memo(
-        ("between all programs",), lambda: _between_programs(run.table, slice(None))
+        ("between all programs",), lambda: _between_programs(run.table, slice(0, len(run.table)))
     )
     if left_ns >= next_ns:
         return begin_ns, end_ns

@@ -469,11 +469,6 @@ class Queue(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.times_ns[0])
 
-    def depth_at(self, time_ns: int) -> int:
-        """How much work is in the queue at a time."""
-        entered, left = (int(np.searchsorted(each, time_ns, "right")) for each in self.times_ns)
-        return entered - left
-
     def depths(self, edges_ns: Int64 | Float64) -> Float64:
         """The mean amount of work in the queue between neighbouring edges."""
         since = []

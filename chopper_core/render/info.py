@@ -384,7 +384,8 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     for counters in run.counters:
         yield _counter_section(counters)
     names = [counter["name"] for counter in found["counter_columns"]]
-    title = f"{len(names)} counters, available as columns (--columns {', '.join(names[:1])})"
+    available = f"available as column{'s' if len(names) > 1 else ''}"
+    title = f"{number_of(len(names), 'counter')}, {available} (--columns {', '.join(names[:1])})"
     if len(names) > _MAX_LISTED_NAMES:
         names[_MAX_LISTED_NAMES:] = [f"and {len(names) - _MAX_LISTED_NAMES} more"]
     yield title, wrap(", ".join(names), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)

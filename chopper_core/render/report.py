@@ -322,7 +322,8 @@ def _worth(frame: Frame, row: int) -> str:
         for name in ("cost_ns", "saving_ns", "saving_pct", "saving_low_ns", "saving_high_ns")
     )
     if isinstance(cost, int | float):
-        parts.append(f"costs {time_text(cost)}")
+        whose = figures.get("cost_of")
+        parts.append(f"costs {time_text(cost)}{f' ({escape(str(whose))})' if whose else ''}")
     if isinstance(saving, int | float) and isinstance(share, int | float):
         bar = f'<i style="width:{max(2 * min(share, 100.0), 2.0):.1f}px"></i>' if share > 0 else ""
         bound = "≤" if frame.values["saving_ns"].is_bound(row) else ""

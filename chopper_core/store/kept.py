@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
+from time import time
 from types import FunctionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
@@ -34,6 +35,7 @@ _MOST_BYTES: Final = 1 << 27
 """Of what is derived from one run; what was written the longest ago goes."""
 _DIGEST_LENGTH: Final = 64
 """Characters of a digest, at the beginning of a file."""
+_DAY_S: Final = 24 * 3600.0
 _KINDS: Final = "biuf"
 """The kinds of numbers in arrays."""
 _UNREADABLE: Final = (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError)
@@ -66,7 +68,9 @@ class Kept(Struct, frozen=True):
             content = whole[_DIGEST_LENGTH + 1 :]
             if whole[: _DIGEST_LENGTH + 1] != self._digest(content) + b"\n":
                 return None
-            return decoded(content, kind)
+            found = decoded(content, kind)
+            self._note_use()
+            return found
         except _UNREADABLE:
             return None
 
@@ -86,6 +90,12 @@ class Kept(Struct, frozen=True):
             whole = self._digest(content) + b"\n" + content
             mode = 0o600 if self.is_private else 0o666
             atomic.publish(self.file, whole, mode=mode, is_synced=False)
+
+    def _note_use(self) -> None:
+        """What is used stays in the cache, however long ago it was written."""
+        with suppress(OSError):
+            if self.is_private and time() - self.file.stat().st_mtime > _DAY_S:
+                os.utime(self.file)
 
     def _is_own(self) -> bool:
         return atomic.is_private(self.file.parent) and self.file.lstat().st_uid == os.geteuid()
@@ -165,16 +175,17 @@ class Derived:
 
     def __init__(
         self,
-        folder: Path,
+        folders: Mapping[Path, bool],
         whose: Run,
         state: Callable[[], str],
         is_as_started: Callable[[], bool],
-        *,
-        is_private: bool,
     ) -> None:
-        """Keep it in a folder; `state` tells what it depends on, once something is needed, and
-        `is_as_started` whether the program's files are still those that this process imported."""
-        self._folder, self._is_private = folder, is_private
+        """Look for it in folders, which are private or not, and keep it in the first of them.
+
+        `state` tells what it depends on, once something is needed, and `is_as_started` whether the
+        program's files are still those that this process imported.
+        """
+        self._folders = folders
         self._whose = whose
         self._name = whose.name
         self._state_of = state
@@ -192,7 +203,9 @@ class Derived:
         )
 
     def recall(self, key: tuple[object, ...], kind: type[T]) -> T | None:
-        found = self._at(key).recall(tuple[str, kind])  # type: ignore[valid-type]
+        of: type[tuple[str, T]] = tuple[str, kind]  # type: ignore[valid-type]
+        recalled = (self._at(key, folder).recall(of) for folder in self._folders)
+        found = next((each for each in recalled if each is not None), None)
         debug.note(f"{key[0]}: {'kept' if found is not None else 'worked out'}")
         if found is None:
             return None
@@ -208,13 +221,13 @@ class Derived:
         def write() -> None:
             with self._lock:
                 try:
-                    place, worked_out = self._at(key), value()
+                    place, worked_out = self._at(key, next(iter(self._folders))), value()
                     # The files of the program or of a plugin were replaced: by which was it?
                     if not self._is_as_started() or self._state_of() != self._state:
                         debug.note(f"{key[0]} is not kept: Chopper's files have changed")
                         return
                     place.keep((self._name, worked_out))
-                    self._forget()
+                    _forget(place.file.parent)
                 except (*_UNREADABLE, OverflowError, ChopperError) as error:
                     debug.note(f"{key[0]} is not kept: {error}")
 
@@ -227,22 +240,23 @@ class Derived:
         for each in self._writers:
             each.join()
 
-    def _at(self, key: tuple[object, ...]) -> Kept:
+    def _at(self, key: tuple[object, ...], folder: Path) -> Kept:
         self._state = self._state or self._state_of()
+        is_private = self._folders[folder]
         # A store answers under any name; texts of a cached run name its files.
-        own = self._name if self._is_private else ""
+        own = self._name if is_private else ""
         text = repr((own, *_renamed(key, self._name, "")))
         name = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-        place = self._folder / f"{key[0]}-{name}"
-        return Kept(place, f"{self._state}\n{text}", self._is_private)
+        return Kept(folder / f"{key[0]}-{name}", f"{self._state}\n{text}", is_private)
 
-    def _forget(self) -> None:
-        """Remove what was written the longest ago, where there is more than a run may have."""
-        with suppress(OSError), os.scandir(self._folder) as entries:
-            files = sorted(((each.stat().st_mtime, each.stat().st_size, each.path)
-                            for each in entries if each.name[0] != "."), reverse=True)  # fmt: skip
-            size = 0
-            for number, (_, own, path) in enumerate(files):
-                size += own
-                if number >= _MOST_FILES or (number and size > _MOST_BYTES):
-                    os.unlink(path)
+
+def _forget(folder: Path) -> None:
+    """Remove what was written the longest ago, where there is more than a run may have."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        files = sorted(((each.stat().st_mtime, each.stat().st_size, each.path)
+                        for each in entries if each.name[0] != "."), reverse=True)  # fmt: skip
+        size = 0
+        for number, (_, own, path) in enumerate(files):
+            size += own
+            if number >= _MOST_FILES or (number and size > _MOST_BYTES):
+                os.unlink(path)

@@ -27,6 +27,7 @@ _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
 FileState = tuple[int, int, int, int, int]
 _OWN_NAME: Final = "chopper"
+_SECOND_NS: Final = 10**9
 _MOST_SMALL_BYTES: Final = 1 << 26
 _PIECE_BYTES: Final = 1 << 16
 
@@ -43,6 +44,13 @@ def file_state(path: str | Path) -> FileState:
         return -1, -1, -1, -1, -1
     times_ns = status.st_mtime_ns, status.st_ctime_ns
     return status.st_size, *times_ns, status.st_ino, status.st_dev
+
+
+def is_settled(state: FileState) -> bool:
+    """Whether a file that changes again has another state: not within two seconds of a change
+    where the file system counts whole seconds, as some servers and memory cards do."""
+    changed_ns = state[2]
+    return changed_ns % _SECOND_NS != 0 or time.time_ns() - changed_ns > 2 * _SECOND_NS
 
 
 MOST_FOLDERS_DEEP: Final = 100

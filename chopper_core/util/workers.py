@@ -221,7 +221,7 @@ def _submitted(
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    context = get_context("spawn")
+    context = get_context("fork" if children.may_fork() else "spawn")
     futures: list[Future[Any]] = []
     bytes_read: Any = np.zeros(len(paths), np.int64)
     with ExitStack() as stack:
@@ -284,6 +284,7 @@ def _start_worker(
     parent: int, bytes_read: Any, stop: Any, limit: int, debug_target: str, processes: int
 ) -> None:
     global _shared
+    children.forget_handlers()
     children.end_with(parent)
     _shared = bytes_read, stop
     _processes.set(processes)

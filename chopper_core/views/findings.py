@@ -22,7 +22,7 @@ from chopper_core.findings.rule import (
     Finding,
     FindingsContext,
 )
-from chopper_core.findings.sentences import detail_of
+from chopper_core.findings.sentences import cost_of, detail_of
 from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -42,15 +42,20 @@ SPEC: Final = ViewSpec(
     is_costly=True,
 )
 COSTS: Final = column("""cost_ns | ns | costs
-    Measured time that it takes, per step: on its GPU, where it is about one, else mean over the
-    GPUs that it is about.
+    Measured time that it takes, per step, of the GPUs that `cost_of` names.
     missing: it can't be measured""")
+COST_OF: Final = column("""cost_of | | costs on
+    Whose time it costs: of one GPU; of the GPU with most of it in each step, which others wait for
+    (worst GPU); or the mean, of all GPUs (mean GPU) or of those that it is about.
+    missing: the run has one GPU, or what it costs can't be measured""")
 LOW: Final = column(f"""saving_low_ns | ns | saves min
-    The low end of what it saves: allows for what else would wait then, and for other work that a
-    lower clock or busier links would slow down.
+    The low end of what it saves in steps that are run again without it, so that how much like steps
+    vary counts: allows for what else would wait then, and for other work that a lower clock or
+    busier links would slow down.
     missing: {SAVING.missing_because}""")
 HIGH: Final = column(f"""saving_high_ns | ns | saves max
-    The high end of what it saves; of a bound (`≤`), the bound.
+    The high end of what it saves in steps that are run again without it; of a bound (`≤`), the
+    bound.
     missing: {SAVING.missing_because}""")
 GROUP: Final = column("""group | | group
     What it asks for: fix first (a cause), could be better (what all GPUs lose alike, such as
@@ -78,8 +83,8 @@ REMEDY: Final = column("""remedy | | what if
     The question of `chopper what-if` that replays the steps without it.
     missing: no replay removes it""")
 OWN: Final = (
-    COSTS, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SAVING_SHARE, RULE, PART_OF, TOTAL,
-    DOUBT, REMEDY,
+    COSTS, COST_OF, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SAVING_SHARE, RULE,
+    PART_OF, TOTAL, DOUBT, REMEDY,
 )  # fmt: skip
 """The columns of the view, as the page of findings lists them."""
 
@@ -97,6 +102,7 @@ def answer(run: Run, view: View) -> ViewResult:
         LabelledRows("finding", [finding.title for finding in findings]),
         columns=(
             (COSTS, _rounded([each.cost_ns for each in findings])),
+            (COST_OF, worded([cost_of(context, each) or None for each in findings])),
             (SAVING, replace(_rounded(savings), bound=bound)),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (LOW, _rounded([low for low, _ in ends])),
@@ -183,8 +189,9 @@ def _together(
     most = "≤" if is_most else ""
     differs = abs(saved - alone) >= SMALLEST_SAVING.share * context.step_ns
     own = f" (sum {time(alone)})" if differs else ""
+    per = " a step" if context.has_iterations else ""
     return (
-        f"by replay, the first {len(first)} together save {most}{time(saved)} a step, "
+        f"by replay, the first {len(first)} together save {most}{time(saved)}{per}, "
         f"{percent(context.share(saved))}{own}",
     )
 
@@ -218,8 +225,10 @@ def _notes(
             f"means of the other {usual} ({time(context.usual_ns)} each), and the views behind "
             f"findings include all {whole}"
         )
-    if len(context.gpus) > 1 and any(each.gpu is not None and each.cost_ns for each in findings):
-        notes.append("costs: mean over its GPUs; saves: what a step gets shorter by: quote that")
+    if len({cost_of(context, each) for each in findings if each.cost_ns}) > 1:
+        notes.append("costs: of the GPU named; saves: what a step gets shorter by: quote that")
+    if any(each.is_replayed for each in findings):
+        notes.append("saves min to max: of steps run again without it; confidence: in the cause")
     if context.sampled_from is not None:
         notes.append(
             f"{len(context.iterations)} of {context.sampled_from} steps, evenly chosen, are "

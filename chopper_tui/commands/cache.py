@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     lines = [
         *map(_of_run, kept),
         *(f"{size / 1e6:8.1f} MB  {number:,} {_KEPT[kind]}" for kind, number, size in figures),
-        f"{total / 1e6:8.1f} MB  in {cache.directory().parent}; runs take at most "
+        f"{total / 1e6:8.1f} MB  in {cache.directory().parent}; all takes at most "
         f"{cache.most_bytes() / 1e9:g} GB (CHOPPER_CACHE_GB), and what is unused for "
         f"{cache.MOST_DAYS} days goes",
     ]

@@ -23,6 +23,7 @@ import chopper_core
 from chopper_core import findings
 from chopper_core.analyses import lane_cells
 from chopper_core.analyses.lanes import Lane, waits_of
+from chopper_core.answers import opening
 from chopper_core.answers.opening import as_asked, work_out
 from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
@@ -491,6 +492,46 @@ def test_a_store_that_cannot_be_written_keeps_it_in_the_cache(
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("is_all", [True, False])
+def test_answers_of_a_store_that_others_wrote_are_used(
+    is_all: bool, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner's are in it, as `chopper ingest` writes them; one's own are in the cache, also
+    where the store may be written and the answers of another user may not."""
+    whole, asked = _json(copy, "?view=ranks"), Asked(monkeypatch)
+    before = _files(copy)
+    mine = set() if is_all else {copy}
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or Path(path) in mine)
+    assert _json(copy, "?view=ranks") == whole and not asked.take()
+    comms = _json(copy, "?view=comms")
+    assert asked.take() == ["comms"] and _files(copy) == before
+    assert _json(copy, "?view=comms") == comms and not asked.take()
+    for path in before:
+        path.write_bytes(b"damaged")
+    assert _json(copy, "?view=ranks") == whole and asked.take() == ["ranks"]
+    assert _json(copy, "?view=ranks") == whole and not asked.take()
+
+
+def test_answers_of_one_run_are_none_of_another(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the same name, moved by hand between two stores."""
+    other = tmp_path / "other.chopper"
+    run = open_run(str(copy))
+    write_store(replace(run, table=run.table.take(np.arange(len(run.table) // 2))), other)
+    stores = copy, other
+    expected = [[_json(store, each, open_run) for each in ALL] for store in stores]
+    for store in stores:
+        for each in ALL:
+            _json(store, each)
+    names = [{path.name for path in _files(store)} for store in stores]
+    assert len(names[0] & names[1]) > 3
+    aside = (copy / atomic.DERIVED).rename(tmp_path / "aside")
+    (other / atomic.DERIVED).rename(copy / atomic.DERIVED)
+    aside.rename(other / atomic.DERIVED)
+    assert [[_json(store, each) for each in ALL] for store in stores] == expected
+
+
 def test_what_cannot_be_kept_is_no_word_on_the_terminal(tmp_path: Path, wording: Wording) -> None:
     """Of two logs of the same GPUs none is used, and nothing is there to keep of them."""
     log = ROOT / "demo_data" / "fsdp1" / "telemetry" / "amd_smi_monitor.csv"
@@ -603,6 +644,39 @@ def test_the_cache_is_bounded_by_size_and_age(
     assert names() == ["0-state"]
 
 
+def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the cached runs, by size and by when they were used last: reading is using."""
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    derived = cache.directory().parent / "derived"
+
+    def sizes() -> list[int]:
+        return [sum(path.stat().st_size for path in each.iterdir()) for each in derived.iterdir()]
+
+    stores = [shutil.copytree(store, tmp_path / f"{number}.chopper") for number in range(3)]
+    for number, each in enumerate(stores[:2]):
+        _json(each, "?view=ranks")
+        for folder in derived.iterdir():
+            if folder.stat().st_mtime > time.time() - 100:
+                os.utime(folder, (time.time() - 10**5 * (2 - number),) * 2)
+    assert len(sizes()) == 2
+    monkeypatch.setenv("CHOPPER_CACHE_GB", str(max(sizes()) / 1e9))
+    _json(stores[0], "?view=ranks")
+    (older,) = (each for each in derived.iterdir() if each.stat().st_mtime < time.time() - 100)
+    _json(stores[2], "?view=ranks")
+    assert len(sizes()) == 2 and not older.exists(), "that of the second store went"
+    place = cache.kept("rows", str(tmp_path))
+    place.keep([1.0])
+    os.utime(place.file, (time.time() - 24 * 3600 * (cache.MOST_DAYS - 1),) * 2)
+    assert place.recall(list[float]) == [1.0]
+    monkeypatch.setenv("CHOPPER_CACHE_GB", "1")
+    monkeypatch.setattr(cache, "MOST_DAYS", 2)
+    cache.trim()
+    assert place.recall(list[float]) == [1.0]
+
+
 def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -630,20 +704,26 @@ def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
 
 
-def test_ingest_works_out_what_is_looked_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
+def test_ingest_works_out_all_places_or_of_large_runs_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", most)
     made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
         given = [option] if option else []
         assert main(["ingest", str(made), "-o", str(store), "--jobs", "1", *given]) == 0
     asked, checks = Asked(monkeypatch), list[View]()
-    monkeypatch.setattr(findings, "checked", lambda run, view: checks.append(view))
-    for address in ("?view=findings", "?view=live"):
-        _json(stores[""], address)
+    with monkeypatch.context() as patch:
+        patch.setattr(findings, "checked", lambda run, view: checks.append(view))
+        for address in ("?view=findings", "?view=live"):
+            _json(stores[""], address)
     assert not asked.take() and not checks
+    for address in ALL:
+        _json(stores[""], address)
+    assert asked.take() == ([] if most else ["comms", "whatif"])
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
@@ -663,8 +743,8 @@ def test_ingest_checks_the_findings_once_however_large_they_are(
 
     for module in (findings, view_module("findings")):
         monkeypatch.setattr(module, "checked", forgotten)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", 0)
     work_out(str(copy))
     assert len(asked) == 1
-    assert {"findings", "overview", "ranges", "told"} <= {
-        path.name.partition("-")[0] for path in _files(copy)
-    }
+    kept_names = {path.name.partition("-")[0] for path in _files(copy)}
+    assert {"findings", "overview", "ranges", "advice"} - kept_names == set()

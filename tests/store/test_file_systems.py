@@ -5,18 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chopper_core.ingest.cache import entries, open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.store import reader as store
 from chopper_core.store.writer import write_store
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError
+from chopper_tui.last_screen import LastScreen, states_now
+from tests.programs import faults
 from tests.support import sample_run
 
 NO_SUCH_THING = (errno.EINVAL, errno.ENOTSUP)
@@ -147,3 +151,31 @@ def test_without_maps_files_are_read(
     read = open_run(str(older))
     for name in ("start_ns", "duration_ns", "kernel", "operation"):
         assert (read.table.column(name) == mapped.table.column(name)).all()
+
+
+def test_a_file_that_changes_within_a_second_of_a_coarse_clock_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files have whole seconds (older NFS, ext3, FAT) another one of the same size and second
+    has the same state: what was read of it is kept once it is older."""
+    changed_s, plain = int(time.time()) + 60, folders.file_state
+
+    def coarse(path: str | Path) -> folders.FileState:
+        size, written_ns, _, *inode = plain(path)
+        if written_ns < 0:
+            return -1, -1, -1, -1, -1
+        return size, changed_s * 10**9, changed_s * 10**9, inode[0], inode[1]
+
+    monkeypatch.setattr(folders, "file_state", coarse)
+    run, screen = tmp_path / "run", LastScreen(["run"])
+    for state in "aba":
+        faults.write_source(run, state)
+        assert faults.state_of(open_cached(str(run), jobs=1)) == state
+        assert not entries()
+        screen.keep([[("shown", "")]], states_now([run / "rank0.json"]))
+        assert not LastScreen(["run"]).lines
+    changed_s -= 120
+    assert faults.state_of(open_cached(str(run), jobs=1)) == "a"
+    assert len(entries()) == 1
+    screen.keep([[("shown", "")]], states_now([run / "rank0.json"]))
+    assert LastScreen(["run"]).lines == [[("shown", "")]]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses.signal_changes import varies
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart
 from chopper_core.model.signals import Signal
@@ -22,7 +23,7 @@ from chopper_core.views.query import query
 from chopper_tui.draw.axes import Axis
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.table import plan, repeated_by_columns
-from chopper_tui.screen_data import screen_data, varies
+from chopper_tui.screen_data import screen_data
 from tests.demo import demo_run
 from tests.support import Row, run_of
 

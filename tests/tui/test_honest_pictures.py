@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.leads import leads
 from chopper_core.analyses.step_times import gap_of_programs
+from chopper_core.model import groups
 from chopper_core.model.charts import BarChart, LaneCells, LineChart, Roofline, Series
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import interval_of
@@ -220,8 +221,10 @@ def two_programs(gap_s: int) -> list[Row]:
     return [*first, *(replace(row, start=row.start + gap_s * SECOND) for row in first)]
 
 
-def test_the_time_between_two_programs_is_cut() -> None:
+@pytest.mark.parametrize("piece", [groups._PIECE, 3])
+def test_the_time_between_two_programs_is_cut(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     """70 hours between two programs of 450 ms each, of which 250 ms compute."""
+    monkeypatch.setattr(groups, "_PIECE", piece)
     run = run_of(two_programs(70 * 3600))
     frame = query(run, View(run.name))
     assert frame.row(0)["elapsed_ns"] == 2 * 450_000_000

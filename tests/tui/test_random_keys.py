@@ -10,11 +10,11 @@ from rich.style import Style
 from textual import events
 from textual.widgets import OptionList
 
+from chopper_core.analyses.signal_changes import second_signal
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
-from chopper_tui.screen_data import second_signal
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.charllm import directory

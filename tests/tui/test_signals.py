@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.signal_changes import second_signal
 from chopper_core.columns import METRICS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
@@ -43,11 +44,11 @@ def charts(at: Driven) -> list[str]:
 
 
 def test_the_second_signal_is_use_else_busy_else_another() -> None:
-    assert looks.second_signal(measured_run(), "gfx_mhz") == "gfx_util_pct"
-    assert looks.second_signal(measured_run(), "gfx_util_pct") == "busy_pct"
-    assert looks.second_signal(sample_run(), "comm_pct") == "busy_pct"
+    assert second_signal(measured_run(), "gfx_mhz") == "gfx_util_pct"
+    assert second_signal(measured_run(), "gfx_util_pct") == "busy_pct"
+    assert second_signal(sample_run(), "comm_pct") == "busy_pct"
     # Where nothing else runs, busy and compute are one curve.
-    assert looks.second_signal(sample_run(), "busy_pct") == "comm_pct"
+    assert second_signal(sample_run(), "busy_pct") == "comm_pct"
 
 
 def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:

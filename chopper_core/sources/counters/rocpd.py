@@ -70,6 +70,8 @@ _CHUNK_VALUES: Final = 20_000
 _MOST_PROCESSES: Final = 1_000
 _NEWEST: Final = {3: (3, 0, 5), 4: (4, 1, 0)}
 """The newest schema of each major version that this reader was checked against."""
+_MAX_VERSION: Final = 40
+"""Characters of a version that are read."""
 _FIRST_REPLAYS: Final = (3, 0, 2)
 """Before, no profiler that writes these databases replayed kernels."""
 _READ: Final = (DISPATCHES, *(f"rocpd_{name}" for name in (
@@ -198,7 +200,8 @@ def _schema(database: Database) -> tuple[int, ...]:
     for name in _of_relation("rocpd_metadata", database.tables()):
         query = f"SELECT value FROM \"{name}\" WHERE tag = 'schema_version'"
         for (value,) in chain.from_iterable(database.chunks(name, query, Losses(), 64)):
-            found.append(tuple(map(int, re.findall(r"\d{1,4}", str(value))[:3])))
+            numbers = re.findall(r"\d+", str(value)[:_MAX_VERSION])[:3]
+            found.append(tuple(map(int, numbers)))
     return max(found)
 
 

@@ -33,7 +33,7 @@ from chopper_core.util.progress import Progress
 from chopper_core.util.workers import helped
 
 PART_PIECES: Final = 8
-_FIRST_PIECES: Final = 2
+_FIRST_PIECES: Final = 4
 """They show how the events are written."""
 LEAST_PARTS: Final = 16
 """Of fewer, most are read before another process has started."""

@@ -48,7 +48,7 @@ _KEPT_BYTES: Final = 1 << 12
 
 _ALL_LOOKED_AT_BYTES: Final = 1 << 18
 _START_BYTES: Final = 4 << 20
-_LOOKED_AT_BYTES: Final = 1 << 13
+_LOOKED_AT_BYTES: Final = 1 << 12
 """At several places of the first pieces, at one of each later one: exporters write the same fields
 of all events of a category."""
 

@@ -118,7 +118,7 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
         rule, ends = rules[finding.rule], ""
         low, high = ranges(run, view)[place] if finding.remedy else (None, None)
         if low is not None and high is not None:
-            ends = f"; here {time(round(low))} to {time(round(high))}"
+            ends = f"; {time(round(low))} to {time(round(high))} for steps run again without it"
         found = [
             (finding.title, finding.detail),
             *(("try", each) for each in finding.advice),

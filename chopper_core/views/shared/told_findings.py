@@ -110,7 +110,7 @@ def ranges(run: Run, view: View, known: Checked | None = None) -> tuple[Ends, ..
 
 
 def _told_key(view: View) -> tuple[Hashable, ...]:
-    return "told", *_scope(view)
+    return "advice", *_scope(view)
 
 
 def _scope(view: View) -> tuple[Hashable, ...]:

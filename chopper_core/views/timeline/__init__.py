@@ -20,7 +20,7 @@ from chopper_core.analyses.lanes import (
     lane_gpus,
     lane_split,
     lanes_in,
-    launch_queue,
+    waiting_at,
 )
 from chopper_core.analyses.leads import leads
 from chopper_core.analyses.rows import LabelledRows
@@ -175,8 +175,8 @@ def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
             mhz[place] = curve.means(ends)[0]
     following = [lane.after(at) for lane in lanes]
     later = [lane.starts_ns[place or 0] for lane, place in zip(lanes, following, strict=True)]
-    queues = [launch_queue(run, lane.gpu) for lane in lanes]
-    waiting = np.array([queue.depth_at(at) for queue in queues], np.int64)
+    waiting = {gpu: waiting_at(run, gpu, at) for gpu in {lane.gpu for lane in lanes}}
+    queued = [waiting[lane.gpu] for lane in lanes]
     gaps = [gap_around(run, lane.gpu, at) for lane in lanes]
     return {
         "at_kernel": words("kernel"),
@@ -189,7 +189,10 @@ def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
         "next_ns": integers(
             np.array(later) - at, np.array([place is None for place in following], np.bool_)
         ),
-        "at_queue": integers(waiting, np.array([not len(queue) for queue in queues], np.bool_)),
+        "at_queue": integers(
+            np.array([depth or 0 for depth in queued], np.int64),
+            np.array([depth is None for depth in queued], np.bool_),
+        ),
         "at_gap_ns": integers(
             np.array([0 if gap is None else gap.length_ns for gap in gaps], np.int64),
             np.array([gap is None for gap in gaps], np.bool_),
