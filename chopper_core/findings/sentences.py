@@ -31,7 +31,7 @@ _WITHOUT: Final = {
     Cost.HOST: "if hosts took no time at all",
     Cost.LAUNCH: "without this idle time",
     Cost.COPIES: "if copies took no time at all",
-    Cost.COMMUNICATION: "if compute hid all of it",
+    Cost.COMMUNICATION: "if compute hid all but a step's first and last transfers",
     Cost.CLOCK: "if all GPUs held that clock",
 }
 """Kind of time → what a bound asks for."""
