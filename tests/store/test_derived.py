@@ -25,7 +25,7 @@ from chopper_core.analyses import lane_cells
 from chopper_core.analyses import lanes as lanes_module
 from chopper_core.analyses.lanes import Lane, waits_of
 from chopper_core.answers import opening
-from chopper_core.answers.opening import as_asked
+from chopper_core.answers.opening import as_asked, work_out
 from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
@@ -756,3 +756,24 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
+
+
+def test_ingest_checks_the_findings_once_however_large_they_are(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their replays, findings of many ranks take more memory than a run remembers."""
+    asked: list[View] = []
+
+    def forgotten(run: Run, view: View) -> Checked:
+        asked.append(view)
+        found = checked(run, view)
+        run.memo.trim(0)
+        return found
+
+    for module in (findings, view_module("findings")):
+        monkeypatch.setattr(module, "checked", forgotten)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", 0)
+    work_out(str(copy))
+    assert len(asked) == 1
+    kept_names = {path.name.partition("-")[0] for path in _files(copy)}
+    assert {"findings", "overview", "ranges", "advice"} - kept_names == set()
