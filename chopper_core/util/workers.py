@@ -260,13 +260,17 @@ def _inherited() -> Iterator[None]:
 
     They must not import the main script, which would repeat all that one without a `__main__` guard
     does; they need a standard error that is a file, not that of an app; and this process handles
-    Ctrl-C, which they have blocked from their first instruction.
+    Ctrl-C, which they have blocked from their first instruction. Signals to this one wait until all
+    are started: a worker whose parent is gone before it has its work ends in a traceback.
     """
     import signal
+    from multiprocessing import resource_tracker
 
     with children.safe_path():
+        # On its start, which is with the first worker else, it blocks no signal any more.
+        resource_tracker.ensure_running()
         main = sys.modules["__main__"]
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         sys.modules["__main__"] = ModuleType("__main__")
         try:
             with redirect_stderr(sys.__stderr__):
@@ -284,7 +288,10 @@ def _start_worker(
     parent: int, bytes_read: Any, stop: Any, limit: int, debug_target: str, processes: int
 ) -> None:
     global _shared
+    import signal
+
     children.end_with(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
     _shared = bytes_read, stop
     _processes.set(processes)
     if limit:
