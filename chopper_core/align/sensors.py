@@ -139,7 +139,10 @@ def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName)
     what = what.replace("it withstand", "it withstands")
     text = f"{_WORDS[signal]} of {whose} {what}{': left out' if what != _OF_SOCKETS else ''}"
     columns = _FIGURES.get(signal, (signal.value,))
-    return Doubt(DoubtKind.SENSOR.value, len(gpus), len(telemetry.gpus), signals=columns, text=text)
+    count, of = len(gpus), len(telemetry.gpus)
+    return Doubt(
+        DoubtKind.SENSOR.value, count, of, signals=columns, gpus=tuple(gpus), text=text
+    )  # fmt: skip
 
 
 def _jumps(telemetry: Telemetry) -> Iterator[Doubt]:
@@ -347,7 +350,8 @@ def coverage(
         text = f"telemetry lacks {whose}: {', '.join(without)}"
         yield Doubt(
             DoubtKind.COVERAGE.value,
-            len(lacking), len(numbers), signals=_columns([*without]), text=text,
+            len(lacking), len(numbers), signals=_columns([*without]), gpus=tuple(lacking),
+            text=text,
         )  # fmt: skip
 
 

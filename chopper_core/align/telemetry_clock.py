@@ -91,7 +91,10 @@ def placed_at(
     telemetry: Telemetry, gpus: Mapping[int, int], offset_ns: int | None, method: str
 ) -> TelemetrySource:
     samples = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
-    doubts = [*telemetry.doubts]
+    doubts = [
+        replace(each, gpus=tuple(gpus[gpu] for gpu in each.gpus if gpu in gpus))
+        for each in telemetry.doubts
+    ]
     if offset_ns is None and gpus and not telemetry.is_of_node:
         text = f"samples of {telemetry.path.name} have no place in the run ({method}): left out"
         doubts.append(Doubt(DoubtKind.COVERAGE.value, samples, samples, text=text))

@@ -42,8 +42,8 @@ _FORMS: Final = (
 )
 _HELP: Final = (
     f"a question is a change ({_FORMS}), after what it changes in the filter language (gpu:5 "
-    "layer:21 as peers, operation:mlp_dp x0.8, host x0, launch x0, memory x0.9, comm hidden); or "
-    "no stragglers, no host gaps"
+    "layer:21 as peers, operation:mlp_dp x0.8, host x0, launch x0, memory x0.9, comm hidden, "
+    "stages balanced); or no stragglers, no host gaps"
 )
 SHORT: Final = {"no stragglers": "as peers", "no host gaps": "host x0"}
 _CHANGE: Final = re.compile(
@@ -61,6 +61,8 @@ _OF_KERNELS: Final = ("kernel", "class")
 """Levels that kernels have wherever they are, as their peers do."""
 HOST: Final = "host"
 _LAUNCH: Final = "launch"
+_STAGES: Final = "stages"
+"""Of a pipeline, which share work."""
 _MEMORY: Final = "memory"
 """Compute that memory bounds."""
 _LONG: Final = 48
@@ -68,6 +70,10 @@ _LONG: Final = 48
 _MOST: Final = 1000
 _MOST_MHZ: Final = 100_000
 """Of a question: beyond these it is mistyped, and times overflow."""
+
+
+STAGES_BALANCED: Final = f"{_STAGES} balanced"
+"""The question about a pipeline whose stages share its work evenly."""
 
 
 class NoCoordinates(UsageError):
@@ -95,6 +101,7 @@ class Selection(Struct, frozen=True, eq=False):
     is_launch: bool = False
     steps: Int64 | None = None
     """The steps that it names of a host."""
+    is_of_stages: bool = False
 
     @property
     def differ_in(self) -> str:
@@ -239,6 +246,8 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
         raise UsageError(
             f"{question!r}: a factor is at most {_MOST:,}, and a clock from 1 to {_MOST_MHZ:,} MHz"
         )
+    if chosen.is_of_stages and change != "balanced":
+        raise UsageError(f"{question!r}: stages are balanced; one of them is stage:1")
     if change == "hidden":
         return questions.hidden(run, graph, chosen.rows)
     if found["factor"]:
@@ -253,6 +262,8 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
     if found["mhz"]:
         return questions.at_clock(run, graph, chosen.rows, float(found["mhz"]))
     if change == "balanced":
+        if chosen.is_of_stages:
+            return questions.stages_balanced(run, graph, chosen.rows)
         return questions.balanced(run, graph, chosen.rows)
     if change == "at peak":
         return questions.at_peak(run, graph, chosen.rows)
@@ -278,7 +289,7 @@ def selected(run: Run, text: str, question: str) -> Selection:
         if word.lower() == _MEMORY:
             kernels &= questions.bound_by_memory(run)
             continue
-        if word.lower() in (HOST, _LAUNCH):
+        if word.lower() in (HOST, _LAUNCH, _STAGES):
             continue
         found = _TERM.fullmatch(word)
         named = found["level"].lower() if found else "operation"
@@ -305,8 +316,12 @@ def selected(run: Run, text: str, question: str) -> Selection:
             kernels &= there
         else:
             rows &= there
-    is_host, is_launch = HOST in words, _LAUNCH in words
-    return Selection(rows & kernels, frozenset(levels), kernels, is_host, is_launch, steps)
+    is_host, is_launch, of_stages = HOST in words, _LAUNCH in words, _STAGES in words
+    if of_stages and "pp" not in table.coordinates:
+        raise NoCoordinates(f"{question!r}: no pipeline stages are known: give --parallel pp=N")
+    return Selection(
+        rows & kernels, frozenset(levels), kernels, is_host, is_launch, steps, of_stages
+    )
 
 
 def _matching(run: Run, level: str, term: str, question: str, is_named: bool) -> Mask:

@@ -336,16 +336,19 @@ def bubble_of(found: Pipeline) -> float:
     return float((waits / window).mean())
 
 
-def longest_stage(found: Pipeline) -> tuple[int, float, float] | None:
-    """The stage that is too long, its time over the others', and ns that its excess costs a step.
+def longest_stage(found: Pipeline) -> tuple[int, float, float, float] | None:
+    """The stage that is too long, its time over the others', and ns that its excess costs a step:
+    beyond the mean stage, which the same work in stages of one length takes, and beyond the next
+    longest, which is left where it loses what it has beyond.
 
-    In a steady pipeline each microbatch takes as long as the longest stage, so that what it has
-    beyond the next longest one is paid once per microbatch.
+    In a steady pipeline each microbatch takes as long as the longest stage, so that its excess is
+    paid once per microbatch.
     """
     times, of_stages = found.against_others, found.of_stages
     stage = int(np.nan_to_num(times).argmax())
     if not times[stage] >= LONG:
         return None
-    excess = of_stages[stage] - np.delete(of_stages, stage).max()
-    blocks = found.microbatches * found.chunks
-    return stage, float(times[stage]), float(max(excess, 0.0) * blocks)
+    even, next_longest = of_stages.mean(), np.delete(of_stages, stage).max()
+    beyond = np.maximum(of_stages[stage] - np.array([even, next_longest]), 0.0)
+    beyond *= found.microbatches * found.chunks
+    return stage, float(times[stage]), float(beyond[0]), float(beyond[1])

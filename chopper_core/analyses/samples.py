@@ -413,6 +413,15 @@ def figure(run: Run, name: str) -> Float64:
     return np.array(found)
 
 
+def doubted_gpus(run: Run, column: str) -> frozenset[int]:
+    """The GPUs whose figures of a column a doubt touches; none where it may touch all."""
+    names = {column, *(FIGURES[column].signals if column in FIGURES else ())}
+    touching = [each for each in run.doubts if names & {*each.columns}]
+    if not all(each.gpus for each in touching):
+        return frozenset()
+    return frozenset(gpu for each in touching for gpu in each.gpus)
+
+
 def doubted_columns(run: Run) -> frozenset[str]:
     """The columns whose figures a doubt touches: those of samples by their signals."""
 

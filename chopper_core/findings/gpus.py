@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.asked import STAGES_BALANCED
 from chopper_core.analyses.host_causes import NEEDLESS, cause_beyond
 from chopper_core.analyses.leads import (
     LOW_CLOCK_RATIO,
@@ -51,7 +52,6 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import MAX_NAME, MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.graph.process_groups import places_of
-from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import knows_sizes, work_of
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.phrases import (
@@ -515,15 +515,18 @@ class LongStage(Struct, frozen=True, eq=False):
     gpus: tuple[int, ...]
     times: float
     """How many times as long as the median of the others."""
-    cost_ns: float
-    """Its time beyond that of the next longest stage, per step."""
+    beyond_mean_ns: float
+    """Its time beyond that of the mean stage, per step."""
+    beyond_next_ns: float
+    """Beyond that of the next longest one."""
     pipeline: Pipeline | None
     """None where nothing separates the microbatches: then the compute of a step is compared."""
 
 
 @rule(
     "long-stage",
-    cost="its time beyond that of the next longest stage, once per microbatch",
+    cost="its time beyond that of the mean stage, once per microbatch, which balance would save; "
+    "of one whose kernels are slower, beyond the next longest",
     needs="the stages of a pipeline",
     thresholds=(LONGER, CAUSE),
 )
@@ -531,36 +534,40 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it."""
     if (known := _long_stage(context)) is None:
         return
+    slower = _slower_kernels(context, known)
+    is_slow = slower >= CAUSE.share and knows_sizes(context.table)
     what = "its compute in a step" if known.pipeline is None else "a microbatch"
     how = f"takes {longer_by(known.times)} {than_or_as(known.times)}"
     stages = distinct(context.stage)
     if len(stages) == 2:
         others = f"stage {next(iter({*stages.tolist()} - {known.stage}))}"
-        wait = f"{others} waits"
-        median, most, why = others, f"that is {time(known.cost_ns)}{context.each}", ""
+        wait, median = f"{others} waits", others
     else:
         others, wait, median = "the others", "they wait", "the median of the other stages"
-        most = f"beyond the next longest stage it takes {time(known.cost_ns)}{context.each}"
-        why = "as long as the median stage, it is shorter than the next longest, too"
+    cost_ns, than = known.beyond_mean_ns, "stages of equal length would"
+    if is_slow:
+        cost_ns, than = known.beyond_next_ns, "the next longest"
+    most = f"it takes {time(cost_ns)}{context.each} more than {than}"
     yield Finding(
         title=one_line(f"pipeline stage {known.stage} {how} {others}", f": {wait}"),
         detail=(
             f"pipeline stage {known.stage} is too long: {what} {how} {median}, which "
-            f"{'waits' if len(stages) == 2 else 'wait'} for it{_why_long(context, known)}; {most}"
+            f"{'waits' if len(stages) == 2 else 'wait'} for it"
+            f"{_why_long(context, known, slower)}; {most}"
         ),
         evidence=context.with_view("pipeline", sort="-stage_x")
         if known.pipeline is not None
         else context.with_view("ranks", sort="-compute_busy_ns"),
         confidence=confidence(measured=True, repeated=context.repeats),
-        cost_ns=known.cost_ns,
+        cost_ns=cost_ns,
         gpu=known.gpus[0] if len(known.gpus) == 1 else None,
         cost_of=f"stage {known.stage}",
         kind=Cost.COMPUTE,
-        why_more=why,
         cells=context.cells_of(gpu=known.gpus),
-        changes=None
-        if MICROBATCH in context.table.measured
-        else (f"compute x{1 / known.times:.4f}",),
+        # More work stays in the step: the others get longer by what it gives them.
+        remedy="" if is_slow else STAGES_BALANCED,
+        without="with its kernels as fast as theirs" if is_slow else "with stages of equal length",
+        why_more="it is then shorter than the next longest, too" if is_slow else "",
     )
 
 
@@ -591,8 +598,9 @@ def _long_compute(context: FindingsContext) -> LongStage | None:
         return None
     stage = int(stages[place])
     gpus = tuple(np.array(context.gpus)[context.stage == stage].tolist())
-    excess = float(times[place] - np.delete(times, place).max())
-    return LongStage(stage, gpus, float(times[place] / others[place]), excess, None)
+    beyond = times[place] - np.array([times.mean(), np.delete(times, place).max()])
+    longer = float(times[place] / others[place])
+    return LongStage(stage, gpus, longer, float(beyond[0]), float(beyond[1]), None)
 
 
 def _of_long_stage(context: FindingsContext) -> set[int]:
@@ -601,13 +609,24 @@ def _of_long_stage(context: FindingsContext) -> set[int]:
     return set() if known is None else set(known.gpus)
 
 
-def _why_long(context: FindingsContext, known: LongStage) -> str:
-    stages = distinct(context.stage)
-    gpus = [int(np.array(context.gpus)[context.stage == each].min()) for each in stages.tolist()]
-    place = stages.tolist().index(known.stage)
+def _firsts_of_stages(context: FindingsContext) -> list[int]:
+    """The first GPU of each stage."""
+    gpus, stages = np.array(context.gpus), distinct(context.stage).tolist()
+    return [int(gpus[context.stage == each].min()) for each in stages]
+
+
+def _slower_kernels(context: FindingsContext, known: LongStage) -> float:
+    """How much longer most kernels of a stage take than the same ones of the others."""
+    gpus = _firsts_of_stages(context)
+    first = gpus[distinct(context.stage).tolist().index(known.stage)]
     ordered = sorted(gpus)
+    return float(_kernel_factors(context, ordered)[ordered.index(first)]) - 1
+
+
+def _why_long(context: FindingsContext, known: LongStage, longer: float) -> str:
+    gpus = _firsts_of_stages(context)
+    place = distinct(context.stage).tolist().index(known.stage)
     counts = context.kernels().mean(axis=1)[np.searchsorted(context.gpus, gpus)]
-    longer = float(_kernel_factors(context, ordered)[ordered.index(gpus[place])]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"

@@ -719,6 +719,8 @@ class Finding(Struct, frozen=True):
     """The cells of the context that it is about; None: all, or those of its GPU."""
     changes: tuple[str, ...] | None = None
     """What a replay changes there, as `chopper what-if` asks; None: what its kind says."""
+    without: str = "without it"
+    """How a step is without it, as the end of a phrase."""
     remedy: str = ""
     """The questions whose answer is the saving; empty: what its place and changes say."""
     is_limit: bool = False

@@ -31,7 +31,7 @@ _WITHOUT: Final = {
     Cost.HOST: "if hosts took no time at all",
     Cost.LAUNCH: "without this idle time",
     Cost.COPIES: "if copies took no time at all",
-    Cost.COMMUNICATION: "if compute hid all of it",
+    Cost.COMMUNICATION: "if compute hid all but a step's first and last transfers",
     Cost.CLOCK: "if all GPUs held that clock",
 }
 """Kind of time → what a bound asks for."""
@@ -111,7 +111,7 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
                 f"By replay, {whole} gets no shorter without it: {whose} would wait for something "
                 "else instead"
             )
-        shorter = f"{'at most ' if bound else ''}{time(saving)} less {without or 'without it'}"
+        shorter = f"{'at most ' if bound else ''}{time(saving)} less {without or finding.without}"
         return (
             f"By replay, {whole} takes {shorter}: for the rest of that time {whose} would wait for "
             "something else"
@@ -124,7 +124,9 @@ def _saving(context: FindingsContext, finding: Finding) -> str:
     why = finding.why_more or "waits get shorter, too"
     if not finding.why_more and finding.gpu is not None and len(context.gpus) > 1:
         why = f"the GPUs that wait for GPU {finding.gpu} wait less, too"
-    return f"By replay, {whole} takes {time(saving)} less without it, more than it costs: {why}"
+    return (
+        f"By replay, {whole} takes {time(saving)} less {finding.without}, more than it costs: {why}"
+    )
 
 
 def _with_time(context: FindingsContext, text: str) -> str:

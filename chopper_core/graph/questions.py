@@ -788,6 +788,32 @@ def balanced(run: Run, graph: StepGraph, chosen: Mask) -> Change:
     return Change(acts[own], new)
 
 
+def stages_balanced(run: Run, graph: StepGraph, chosen: Mask) -> Change:
+    """The same work in all, moved between pipeline stages until each computes for as long in each
+    phase of a step."""
+    table, acts = run.table, graph.activities
+    rows = graph.row[acts]
+    own = np.flatnonzero(chosen[rows] & (table.kind[rows] == Kind.COMPUTE))
+    gpu = table.gpu[rows[own]].astype(np.int64)
+    stage = table.coordinates["pp"].astype(np.int64)
+    if len(distinct(stage[gpu])) < 2:
+        raise NothingToShow("no compute of several stages is chosen: nothing can be moved")
+    labels = [table.column(name)[rows[own]].astype(np.int64) for name in ("iteration", "phase")]
+    cells, cell = combined(labels)
+    shares, share = combined([cell.astype(np.int64), stage[gpu]])
+    of_cell = shares[:, 0].astype(np.intp)
+    gpus = counts_of(ranked(stage)[1])[first_equal(distinct(stage), shares[:, 1])]
+
+    def new(work: Float64) -> Float64:
+        time = work[acts[own]]
+        of_stage = sums_of(time, share, len(shares)) / gpus
+        even = means_of(of_stage, of_cell, len(cells))
+        factors: Float64 = even[of_cell] / np.maximum(of_stage, 1.0)
+        return time * factors[share]
+
+    return Change(acts[own], new)
+
+
 def hidden(run: Run, graph: StepGraph, chosen: Mask) -> Change:
     """Communication that compute hides, as far as it can."""
     rows, ns = exposed_transfers(run, np.flatnonzero(chosen & (run.table.kind == Kind.COMM)))

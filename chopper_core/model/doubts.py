@@ -166,6 +166,8 @@ class Doubt(Struct, frozen=True):
     iterations: tuple[int, ...] = ()
     """The steps that it touches; () where that isn't known, and for all of them."""
     signals: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()
+    """The GPUs whose signals it touches; () where that isn't known, and for all of them."""
     text: str = ""
     """The sentence of a check that isn't among `CHECKS`, such as of a sensor."""
 
@@ -199,6 +201,7 @@ class Doubt(Struct, frozen=True):
             "ranks": self.ranks,
             "iterations": self.iterations,
             "signals": self.signals,
+            "gpus": self.gpus,
             "columns": self.columns,
         }
 
@@ -232,6 +235,7 @@ def merged_doubts(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
             ranks=tuple(sorted({*known.ranks, *each.ranks})),
             iterations=tuple(sorted({*known.iterations, *each.iterations})),
             signals=tuple(dict.fromkeys((*known.signals, *each.signals))),
+            gpus=tuple(sorted({*known.gpus, *each.gpus})) if known.gpus and each.gpus else (),
         )
     kinds = list(DoubtKind)
     return tuple(sorted(found.values(), key=lambda each: (kinds.index(each.kind), -each.share)))

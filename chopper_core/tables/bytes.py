@@ -114,7 +114,8 @@ class ByteSource:
         self.piece_bytes = piece_bytes
         self.problem: str | None = None
         self.bytes_given = 0
-        self._last = b""
+        self.last = b""
+        """The piece that was given last."""
         self._zeros = 0
         self._inflater: Any = None
         self._ended = False
@@ -167,7 +168,7 @@ class ByteSource:
             if text := self._decode(piece):
                 return text.encode()
             piece = self._read_any()
-        self._last = piece
+        self.last = piece
         return piece
 
     def _read_first(self) -> bytes:
@@ -189,15 +190,6 @@ class ByteSource:
             if len(data) > most:
                 raise DataError(f"{self.path} has more than {most:,} bytes of JSON{advice}.")
         return bytes(data)
-
-    def piece_before(self, position: int) -> bytes:
-        """Go on to a multiple of `piece_bytes` in the text; the piece before it, if it is there."""
-        if self._inflater is None:
-            self.bytes_given = position - self.piece_bytes
-            self._file.seek(self.bytes_given)
-        while self.bytes_given < position and self.read():
-            pass
-        return self._last
 
     def _read_any(self) -> bytes:
         piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)

@@ -13,6 +13,7 @@ from threading import Lock, Thread
 from typing import Final
 
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
+_OWN_THREADS: Final = "/proc/self/task"
 _POLL_S: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 """Argument of prctl(2): the signal that this process gets when its parent ends."""
@@ -45,6 +46,24 @@ def safe_path() -> Iterator[None]:
             del os.environ[_SAFE_PATH]
             if before is not None:
                 os.environ[_SAFE_PATH] = before
+
+
+def may_fork() -> bool:
+    """Whether a copy of this process can go on by itself, which starts in no time.
+
+    It has one thread: in a copy nobody ever releases what another thread holds.
+    """
+    try:
+        return len(os.listdir(_OWN_THREADS)) == 1
+    except OSError:  # No Linux.
+        return False
+
+
+def forget_handlers() -> None:
+    """End by the signals that the process handles of which this one is a copy."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def end_with(parent: int) -> None:

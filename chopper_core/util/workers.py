@@ -7,16 +7,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.util import children, debug, memory
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress, silent
+from chopper_core.util.shelf import Shelf
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -25,6 +28,7 @@ Read = TypeVar("Read")
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 Reader = Callable[[Path, Progress], Read]
+Helper = Callable[[Path, Progress, Shelf], Read]
 
 PARALLEL_FROM_BYTES: Final = 8_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
@@ -86,21 +90,33 @@ def read_as_done(
 
 @contextmanager
 def helped(
-    path: Path, work: Reader[Read], size_bytes: int
-) -> Iterator[Sequence[Future[Read | ChopperError]]]:
-    """What other processes will have done that work at the same file, of that size, while this one
-    does; none where this one is to read it alone."""
+    path: Path, work: Helper[Read], size_bytes: int, text_bytes: int
+) -> Iterator[tuple[Sequence[Future[Read | ChopperError]], Shelf] | None]:
+    """What other processes will have done at the same file, of that size, and the shelf on which
+    this one lays texts of it for them; None where this one is to read it alone."""
     workers, limit = memory.worker_limit(_processes.get(), size_bytes)
     if workers > 1:
         from multiprocessing import current_process  # Slow to import.
 
         workers = 1 if current_process().daemon else workers  # It can't have any.
     if workers < 2:
-        yield ()
+        yield None
         return
     others = workers - 1
-    with _submitted([path] * others, work, others, limit, None) as (futures, _):
-        yield futures
+    helper = partial(_help, work)
+    with _submitted([path] * others, helper, others, limit, None, text_bytes) as begun:
+        if begun.shelf is None:
+            yield None
+            return
+        try:
+            yield begun.futures, begun.shelf
+        finally:
+            begun.shelf.close()
+
+
+def _help(work: Helper[Read], path: Path, progress: Progress) -> Read:
+    _, _, shelf = _shared
+    return work(path, progress, shelf)
 
 
 def concurrently(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
@@ -153,7 +169,8 @@ def _outcomes(
         from queue import Empty, SimpleQueue
 
         is_own = executor is None
-        with _submitted(paths, reader, workers, limit, executor) as (futures, done):
+        with _submitted(paths, reader, workers, limit, executor) as begun:
+            futures, done = begun.futures, begun.bytes_read
             ended: SimpleQueue[Future[Any]] = SimpleQueue()
             number_of = {future: number for number, future in enumerate(futures)}
             for future in futures:
@@ -203,6 +220,16 @@ def _part(whole: Progress, before: int, total: int) -> Progress:
     return lambda step, done, _: whole(step, before + done, total)
 
 
+class _Begun(Struct):
+    """What worker processes are to do."""
+
+    futures: list[Future[Any]]
+    """Their outcomes to come."""
+    bytes_read: Int64
+    """Of each file."""
+    shelf: Shelf | None
+
+
 @contextmanager
 def _submitted(
     paths: Sequence[Path],
@@ -210,8 +237,9 @@ def _submitted(
     workers: int,
     limit: int,
     executor: Executor | None,
-) -> Iterator[tuple[list[Future[Any]], Int64]]:
-    """The outcomes of worker processes to come, and the bytes that they have read of each file.
+    text_bytes: int = 0,
+) -> Iterator[_Begun]:
+    """Start worker processes, with a shelf of texts of so many bytes if there are to be any.
 
     An `executor` doesn't say how much it has read. There are none where no process can be started,
     or no memory shared. On leaving, files that no worker has begun are cancelled, and others at
@@ -221,21 +249,24 @@ def _submitted(
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    context = get_context("spawn")
+    context = get_context("fork" if children.may_fork() else "spawn")
     futures: list[Future[Any]] = []
     bytes_read: Any = np.zeros(len(paths), np.int64)
+    shelf: Shelf | None = None
     with ExitStack() as stack:
         if executor is not None:
             for path in paths:
                 futures.append(executor.submit(reader, path, silent))
                 stack.callback(futures[-1].cancel)
-            yield futures, bytes_read
+            yield _Begun(futures, bytes_read, None)
             return
         try:
             bytes_read = context.RawArray("q", len(paths))
             stop = context.RawValue("b")
-            with _inherited():
-                given = (os.getpid(), bytes_read, stop, limit, debug.target, _processes.get())
+            shelf = Shelf(context, workers, text_bytes) if text_bytes else None
+            with _inherited(context.get_start_method()):
+                shared = bytes_read, stop, shelf
+                given = (os.getpid(), shared, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
                 stack.callback(_end, pool, futures)
                 stack.callback(setattr, stop, "value", True)
@@ -246,7 +277,8 @@ def _submitted(
             debug.note_error(error)
             stack.close()
             futures.clear()
-        yield futures, np.frombuffer(bytes_read, np.int64)
+            shelf = None
+        yield _Begun(futures, np.frombuffer(bytes_read, np.int64), shelf)
 
 
 def _end(pool: Executor, futures: Sequence[Future[Any]]) -> None:
@@ -255,7 +287,7 @@ def _end(pool: Executor, futures: Sequence[Future[Any]]) -> None:
 
 
 @contextmanager
-def _inherited() -> Iterator[None]:
+def _inherited(start_method: str) -> Iterator[None]:
     """What worker processes take over from this one when they are started.
 
     They must not import the main script, which would repeat all that one without a `__main__` guard
@@ -267,8 +299,9 @@ def _inherited() -> Iterator[None]:
     from multiprocessing import resource_tracker
 
     with children.safe_path():
-        # On its start, which is with the first worker else, it blocks no signal any more.
-        resource_tracker.ensure_running()
+        if start_method != "fork":
+            # On its start, which is with the first worker else, it blocks no signal any more.
+            resource_tracker.ensure_running()
         main = sys.modules["__main__"]
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         sys.modules["__main__"] = ModuleType("__main__")
@@ -280,19 +313,20 @@ def _inherited() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-_shared: tuple[Any, Any] = (), None
-"""In a worker: the bytes read of each file, and whether to stop."""
+_shared: tuple[Any, Any, Any] = (), None, None
+"""In a worker: the bytes read of each file, whether to stop, and a shelf of texts."""
 
 
 def _start_worker(
-    parent: int, bytes_read: Any, stop: Any, limit: int, debug_target: str, processes: int
+    parent: int, shared: tuple[Any, Any, Any], limit: int, debug_target: str, processes: int
 ) -> None:
     global _shared
     import signal
 
+    children.forget_handlers()
     children.end_with(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
-    _shared = bytes_read, stop
+    _shared = shared
     _processes.set(processes)
     if limit:
         memory.limit_memory(limit)
@@ -305,7 +339,7 @@ def _start_worker(
 
 
 def _read_in_worker(reader: Reader[Read], path: Path, number: int) -> Read | ChopperError:
-    bytes_read, stop = _shared
+    bytes_read, stop, _ = _shared
 
     def report(step: str, done: int, total: int) -> None:
         if stop.value:

@@ -123,12 +123,12 @@ def _headline(found: Pipeline) -> tuple[str, ...]:
     )
     if (long := longest_stage(found)) is None:
         return (first,)
-    stage, times, saving = long
+    stage, times, saving, _ = long
     return (
         first,
         facts(
             f"stage {stage} takes {times:.2f} times the others' median per microbatch",
-            f"with theirs a step takes up to {time(saving)} less",
+            f"in stages of equal length a step takes up to {time(saving)} less",
         ),
     )
 

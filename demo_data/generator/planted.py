@@ -143,11 +143,19 @@ def plant(name: str, seed: int, size: float, style: str = "", *, is_rough: bool 
     without = _fitting(_styled(style, seed, is_rough), (name,))
     before = simulated(without)
     cause = CAUSES[name].make(before, size, seed)
-    if cause.kind == "head":
-        # A heavy stage costs what stages of equal length don't; the usual head is some of it.
-        before = simulated(replace(without, causes=(replace(cause, amount=0.03),)))
     after = simulated(replace(without, causes=(cause,)))
+    if cause.kind == "head":
+        before = simulated(balanced(after))
     return Planted(name, style, after, after.step_ns - before.step_ns, after.step_ns)
+
+
+def balanced(run: Simulated) -> Style:
+    """The same run with the work of a heavy head, next to none of it left, shared by all stages."""
+    (head,) = run.config.causes
+    light = replace(head, amount=0.03)
+    rest = simulated(replace(run.config, causes=(light,)))
+    share = run.per_iteration_ns() / rest.per_iteration_ns()
+    return replace(run.config, causes=(light, Cause("kernels", share, (), head.iterations)))
 
 
 def plant_together(

@@ -140,13 +140,18 @@ def test_a_wait_whose_reason_the_trace_lacks_claims_no_saving(opened: Open) -> N
 def test_the_slow_stage_of_a_public_schedule_comes_first(
     opened: Callable[[str], Run], wording: Wording
 ) -> None:
-    """Stage 3 is worth 402 ms, as Lin et al. published; no finding is worth more."""
-    frame = query(opened("straggler_whatif/trace-ST.parquet"), parse("R?view=findings"))
+    """Stage 3 repaired is worth 402 ms, as Lin et al. published. Its work doesn't vanish: moved to
+    the other stages, it saves less, and no finding saves more."""
+    run = opened("straggler_whatif/trace-ST.parquet")
+    asked = query(run, parse("R?view=whatif&of=stage:3%20compute%20as%20peers"))
+    repaired = asked.values["saving_ns"].at(-1)
+    assert repaired == pytest.approx(402e6, rel=0.05)
+    frame = query(run, parse("R?view=findings"))
     savings = frame.values["saving_ns"]
     wording(details(frame)[0], "stage 3", "too long")
     # Its GPUs are late by that, and no finding of their own.
     assert not any("hold the others back" in label for label in details(frame))
-    assert savings.at(0) == pytest.approx(402e6, rel=0.05)
+    assert 0.6 * repaired < savings.at(0) < 0.9 * repaired
     assert max(savings.at(row) or 0 for row in range(len(frame))) == savings.at(0)
 
 

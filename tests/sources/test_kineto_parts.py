@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,11 +24,12 @@ from chopper_core.tables.bytes import PIECE_BYTES
 from chopper_core.tables.losses import Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent
+from chopper_core.util.shelf import Shelf
 from chopper_core.util.workers import read_all
 from tests.realdata.conftest import FOLDER as REAL_DATA
 
 KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds": 1_000}
-Work = Callable[[Path, Progress], Any]
+Work = Callable[[Path, Progress, Shelf], Any]
 
 
 COUNT = 48
@@ -59,37 +62,46 @@ def events(count: int, start_us: float = 0.125) -> Events:
     return found
 
 
-@contextmanager
-def first(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
-    """Another process that has read all parts it could before this one goes on."""
-    done: Future[Any] = Future()
-    done.set_result(work(path, silent))
-    yield [done]
+class PatientShelf(Shelf):
+    """One whose owner waits until a worker has taken a text, so that it reads none itself."""
+
+    def __init__(self, text_bytes: int) -> None:
+        super().__init__(get_context("fork"), 1, text_bytes)
+        self.is_left = Event()
+
+    def lay(self, label: Any, pieces: Sequence[bytes]) -> bool:
+        while not (is_laid := super().lay(label, pieces)) and not self.is_left.wait(0.001):
+            pass
+        return is_laid
 
 
 @contextmanager
-def meanwhile(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
-    """Two others, and one that finds nothing left."""
-    with ThreadPoolExecutor(2) as threads:
-        yield [threads.submit(work, path, silent) for _ in range(3)]
+def first(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[Any]:
+    """Another process that reads all parts but the first one."""
+    shelf = PatientShelf(text_bytes)
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(work, path, silent, shelf)
+        future.add_done_callback(lambda _: shelf.is_left.set())
+        yield [future], shelf
 
 
 @contextmanager
-def dead(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
-    """One that was killed with the parts that it had."""
-    work(path, silent)
-    done: Future[Any] = Future()
-    done.set_exception(OSError("killed"))
-    yield [done]
+def meanwhile(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[Any]:
+    """Three others, of which some may find nothing."""
+    shelf = Shelf(get_context("fork"), 3, text_bytes)
+    with ThreadPoolExecutor(3) as threads:
+        yield [threads.submit(work, path, silent, shelf) for _ in range(3)], shelf
+        shelf.close()
 
 
-@contextmanager
-def failed(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
-    """One that ran out of memory."""
-    work(path, silent)
-    done: Future[Any] = Future()
-    done.set_result(DataError("too much"))
-    yield [done]
+def killed(path: Path, progress: Progress, shelf: Shelf) -> Any:
+    shelf.take()
+    raise OSError("killed")
+
+
+def failed(path: Path, progress: Progress, shelf: Shelf) -> Any:
+    shelf.take()
+    return DataError("too much")
 
 
 READINGS = ((701, first), (800, meanwhile))
@@ -160,7 +172,12 @@ def test_what_a_dead_process_had_is_read_again(
     compare: Callable[..., tuple[Trace, list[bool]]],
 ) -> None:
     text = LAYOUTS["compact"](events(COUNT), KEYS).encode()
-    _, made = compare(text, ((701, dead), (701, failed)))
+
+    def dying(how: Work, *given: Any) -> Any:
+        path, _, *rest = given
+        return first(path, how, *rest)
+
+    _, made = compare(text, ((701, partial(dying, killed)), (701, partial(dying, failed))))
     assert not made
 
 
@@ -190,6 +207,8 @@ ODD = {
     ).encode(),
     "texts as ids": CUT.replace(b'"id": 2', b'"id": "flow 2'.replace(b"flow 2", b"flow\\u0032")),
     "text after it": CUT + CUT[:8_000],
+    "keys after it that are longer than a part": LAYOUTS["compact"](events(COUNT), {}).encode()[:-1]
+    + b', "about": "' + b"x" * 9_000 + b'"}',
     "one time": LAYOUTS["compact"](
         [{**each, "ts": 5} for each in events(COUNT)], KEYS
     ).encode(),
@@ -232,7 +251,7 @@ def test_other_processes_read_parts_of_a_large_file(large: Path) -> None:
     assert large.stat().st_size < parts.LEAST_PARTS * parts.PART_PIECES * PIECE_BYTES
 
 
-def die(path: Path, progress: Progress, **_given: Any) -> None:
+def die(path: Path, progress: Progress, shelf: Shelf, **_given: Any) -> None:
     progress(f"read {path.name}", 0, 1)
     os._exit(1)
 

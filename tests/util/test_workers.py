@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.util import children
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent
 from chopper_core.util.workers import THREADS_FROM_ROWS, concurrently, in_threads, read_all
@@ -64,6 +65,7 @@ def test_files_are_read_here_when_the_workers_die(files: list[Path]) -> None:
 def test_files_are_read_here_when_no_worker_starts(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(children, "may_fork", lambda: False)
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
 
@@ -81,6 +83,7 @@ def test_a_pool_that_starts_in_part_leaves_no_process(
         start(process)
         started.append(process)
 
+    monkeypatch.setattr(children, "may_fork", lambda: False)
     monkeypatch.setattr(SpawnProcess, "start", start_one)
     assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
     assert len(started) == 1 and started[0] not in multiprocessing.active_children()
@@ -115,6 +118,40 @@ def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[1, 1]"
+
+
+STARTING = """
+import signal, sys, threading
+from pathlib import Path
+from chopper_core.util.progress import silent
+from chopper_core.util.workers import read_all
+from tests.util.test_workers import how_it_began
+signal.signal(signal.SIGTERM, lambda *_: print("ended here"))
+if sys.argv[1] == "two":
+    waiting = threading.Event()
+    threading.Thread(target=waiting.wait, daemon=True).start()
+print(*read_all([Path(name) for name in sys.argv[2:]], how_it_began, silent, 2), sep="\\n")
+"""
+
+
+def how_it_began(_path: Path, _progress: Progress) -> str:
+    """How this process was started, and whether it ends by the signals that its parent handles."""
+    ends = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    return f"{type(multiprocessing.current_process()).__name__}, {ends}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process says its threads")
+@pytest.mark.parametrize(("threads", "expected"), [("one", "Fork"), ("two", "Spawn")])
+def test_workers_are_copies_of_a_process_with_one_thread(
+    files: list[Path], threads: str, expected: str
+) -> None:
+    """Of one with several, a copy could wait forever for what another thread holds."""
+    names = [str(files[0]), str(files[2])]
+    done = subprocess.run(
+        [sys.executable, "-c", STARTING, threads, *names],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (2 * f"{expected}Process, True\n", "")
 
 
 @pytest.mark.few(1)

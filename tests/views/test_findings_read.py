@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.asked import Steady, change_of
 from chopper_core.analyses.step_times import step_times
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.programs.bench import causes as bench
@@ -200,3 +202,56 @@ def test_reading_back_at_two_places_is_one_finding(tmp_path: Path) -> None:
     true_ns = took[0] - took[1] - 120 * 2_000
     assert named[0]["saving_ns"] == pytest.approx(true_ns, rel=0.25)
     assert named[0]["cost_ns"] == pytest.approx(true_ns, rel=0.25)
+
+
+@pytest.mark.few(1)
+def test_a_long_stage_saves_what_moving_its_work_saves() -> None:
+    """The truth is the same work in stages of one length, not a run without it."""
+    truth = planted.plant("a heavy last stage", 3, 0.04, "stages alone")
+    run = bench.opened(truth.run)
+    row = by_rule(run, "long-stage")
+    assert row["remedy"] == "stages balanced" and row["cost_of"] == "stage 3"
+    assert row["saving_ns"] == pytest.approx(truth.cost_ns, rel=0.1)
+    assert row["saving_low_ns"] < truth.cost_ns < row["saving_high_ns"]
+    predictor = Steady.of(run, View(run.name)).predictor
+    change, work = change_of(predictor, "stages balanced"), predictor.graph.work_ns.astype(float)
+    after = change.work(work)
+    assert after.sum() == pytest.approx(work[change.nodes].sum(), rel=1e-9)
+    stage = run.table.coordinates["pp"][predictor.graph.gpu[change.nodes]]
+    sums = [after[stage == each].sum() for each in range(4)]
+    assert max(sums) == pytest.approx(min(sums), rel=1e-9)
+    with pytest.raises(UsageError, match="stages are balanced"):
+        change_of(predictor, "stages x0.5")
+    with pytest.raises(NothingToShow, match="nothing can be moved"):
+        change_of(predictor, "stage:1 stages balanced")
+
+
+def test_stages_are_balanced_where_there_are_any(tmp_path: Path) -> None:
+    run = products(tmp_path, [True])
+    with pytest.raises(UsageError, match="no pipeline stages"):
+        change_of(Steady.of(run, View(run.name)).predictor, "stages balanced")
+
+
+@pytest.mark.parametrize("name", ["step 5", "train_step_5", "execute_context_0(0)_generation_4(4)"])
+def test_a_step_is_no_cause_of_its_idle_time(name: str, tmp_path: Path) -> None:
+    """A host that is in nothing but the annotation of its step is in untraced code."""
+    events: list[dict[str, Any]] = []
+    for number in range(4):
+        at = 10_000.0 * number
+        for place in range(10):
+            call = 10 * number + place + 1
+            begin = at + 1_000 * place
+            times = {"pid": 1, "tid": 1, "ph": "X"}
+            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin, "dur": 4}
+            events.append({**times, **launch, "args": {"correlation": call}})
+            where = {"device": 0, "stream": 7, "correlation": call}
+            kernel = {"cat": "kernel", "name": "gemm", "ts": begin + 6, "dur": 400}
+            events.append({"ph": "X", "pid": 0, "tid": 7, **kernel, "args": where})
+        own = name.replace("5", str(5 + number)) if "5" in name else name
+        note = {"cat": "user_annotation", "name": own, "ts": at - 5, "dur": 9_990}
+        events.append({**times, **note, "args": {}})
+    about = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
+    (tmp_path / "rank0.json").write_text(json.dumps({**about, "traceEvents": events}))
+    frame = findings(open_run(str(tmp_path), jobs=1))
+    first = frame.labels[0]
+    assert "ntraced code" in first and "step 5" not in first and "execute" not in first

@@ -1,16 +1,17 @@
 """The text of a trace, read by one process or, part by part, by several.
 
-A part begins at a guess: behind the last boundary between two events before a position. If the part
-before ends there, and nothing is odd, both are what one pass reads. Else the text is read in one.
+One process unpacks the text. It lays parts out for the others as long as these take them, and reads
+the rest itself. A part begins at a guess: behind the last boundary between two events before a
+position. If the part before ends there, and nothing is odd, both are what one pass reads. Else the
+text is read in one.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import count
 from math import inf
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
@@ -29,12 +30,13 @@ from chopper_core.tables.mmap_columns import (
     mapped_columns,
     write_columns,
 )
+from chopper_core.util.memory import keep_freed
 from chopper_core.util.progress import Progress
+from chopper_core.util.shelf import Shelf
 from chopper_core.util.workers import helped
 
 PART_PIECES: Final = 8
-_FIRST_PIECES: Final = 2
-"""They show how the events are written."""
+"""Those of the first part show how the events are written."""
 LEAST_PARTS: Final = 16
 """Of fewer, most are read before another process has started."""
 
@@ -47,6 +49,35 @@ class TraceRead(Struct):
     members: dict[str, bytes]
     """The JSON text of each top-level key except the events."""
     size_bytes: int
+
+
+class _PartPieces(Struct):
+    """A part of the text in pieces, of which the first is the one before it."""
+
+    number: int
+    given: list[int]
+    """How much of the text was given up to the end of each piece."""
+    is_end: bool
+    """Whether the text ends with it."""
+    problem: str | None
+    """Why the text ends before it should."""
+
+
+class _PartText:
+    """A part of a text as a text of its own."""
+
+    def __init__(self, path: Path, part: _PartPieces, pieces: Sequence[bytes]) -> None:
+        self.path, self.problem = path, part.problem
+        self.bytes_given = part.given[0]
+        self.is_exceeded = False
+        """Whether more was asked for than the part has."""
+        self._is_end = part.is_end
+        self._left = zip(pieces[1:], part.given[1:], strict=True)
+
+    def read(self) -> bytes:
+        piece, self.bytes_given = next(self._left, (b"", self.bytes_given))
+        self.is_exceeded |= not (piece or self._is_end)
+        return piece
 
 
 class _TextPart(Struct):
@@ -77,23 +108,36 @@ def read_text(path: Path, piece_bytes: int, progress: Progress) -> TraceRead:
             if read := _read(source, progress, shared_from):
                 return read
         with ByteSource(path, piece_bytes) as source:
-            return _PartReader(source, progress).rest()
+            own = _PartReader(path, _reporting(source, progress))
+            own.open(source, inf)
+            return own.rest(source)
+
+
+def _reporting(source: ByteSource, progress: Progress) -> Callable[[], None]:
+    step = f"read {source.path.name}"
+    return lambda: progress(step, source.file_position, source.size_bytes)
 
 
 def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead | None:
     """What was read of a text, with others if it is so large; None if the parts don't fit."""
-    own = _PartReader(source, progress)
-    state = own.state()
-    size = source.likely_bytes
-    if state is None or size < shared_from:
-        return own.rest()
+    own = _PartReader(source.path, _reporting(source, progress))
+    part_bytes = PART_PIECES * source.piece_bytes
+    first = own.open(source, part_bytes)
+    if first is None or source.likely_bytes < shared_from:
+        return own.rest(source)
     with TemporaryDirectory(prefix="chopper-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        work = partial(_help, piece_bytes=source.piece_bytes, folder=folder, state=state)
-        with helped(source.path, work, size) as futures:
-            if not futures:
-                return own.rest()
-            own.take(folder, state)
+        work = partial(_help, folder=Path(name), state=first)
+        text_bytes = part_bytes + source.piece_bytes
+        with helped(source.path, work, source.likely_bytes, text_bytes) as others:
+            if others is None:
+                return own.rest(source)
+            futures, shelf = others
+            for part, pieces in _parts(source, part_bytes):
+                if any(future.done() for future in futures):
+                    return None
+                if not (shelf.lay(part, pieces) or own.add_part(part, pieces, first)):
+                    break
+            shelf.close()
             shares = [(own.parts, own.tables.share())]
             for future in futures:
                 if future.exception() or not isinstance(given := future.result(), tuple):
@@ -103,6 +147,19 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
                 share.columns = [mapped_columns(content, each) for each in places]
                 shares.append((parts, share))
             return _joined(source, shares)
+
+
+def _parts(source: ByteSource, part_bytes: int) -> Iterator[tuple[_PartPieces, list[bytes]]]:
+    """The rest of a text, of which the first part was read."""
+    number, piece = 0, source.last
+    while piece:
+        number += 1
+        pieces, given = [piece], [source.bytes_given]
+        while piece and given[-1] - given[0] < part_bytes:
+            piece = source.read()
+            pieces.append(piece)
+            given.append(source.bytes_given)
+        yield _PartPieces(number, given, not piece, source.problem), pieces
 
 
 def _joined(source: ByteSource, shares: Sequence[Given]) -> TraceRead | None:
@@ -127,12 +184,14 @@ def _joined(source: ByteSource, shares: Sequence[Given]) -> TraceRead | None:
 
 
 def _help(
-    path: Path, progress: Progress, piece_bytes: int, folder: Path, state: TextState
+    path: Path, progress: Progress, shelf: Shelf, folder: Path, state: TextState
 ) -> tuple[Given, Path, list[dict[str, ColumnPlace]]]:
-    """Read parts of a text until none is left, as other processes do; columns go to a file."""
-    with _collector_paused(), ByteSource(path, piece_bytes) as source:
-        own = _PartReader(source, progress)
-        own.take(folder, state, first=1)
+    """Read the parts of a text that are laid out, as other processes do; columns go to a file."""
+    keep_freed()
+    with _collector_paused():
+        own = _PartReader(path, lambda: progress(f"read {path.name}", 0, 0))
+        while (laid := shelf.take()) and own.add_part(*laid, state):
+            pass
     share = own.tables.share()
     with NamedTemporaryFile(dir=folder, delete=False) as file:
         places = write_columns(file, share.columns)
@@ -143,59 +202,61 @@ def _help(
 class _PartReader:
     """What this process reads of a text."""
 
-    def __init__(self, source: ByteSource, progress: Progress) -> None:
-        self.tables = TraceTables(Repeats(source.path))
+    def __init__(self, path: Path, report: Callable[[], None]) -> None:
+        self.tables = TraceTables(Repeats(path))
         self.parts: list[_TextPart] = []
-        self._empty = self.tables.sizes()
-        self._source, self._progress = source, progress
+        self._path, self._report = path, report
+        self._losses = Losses()
+
+    def open(self, source: ByteSource, stop: float) -> TextState | None:
+        """Read the first part, up to `stop`: how the events are written; None if no other part can
+        be read by itself."""
+        before = self.tables.sizes()
+        self._text = TraceText(source, self._losses)
+        self._add(stop)
+        state = self._text.state(self.tables.is_merged)
+        end = self._end(state)
+        self._note(0, 0, before, end, is_last=self._text.is_read)
+        return state if end >= 0 and not self._text.is_read else None
+
+    def rest(self, source: ByteSource) -> TraceRead:
+        """Read all that is left of a text that was opened."""
+        self._add(inf)
+        return TraceRead(self.tables, self._losses, self._text.members, source.size_bytes)
+
+    def add_part(self, part: _PartPieces, pieces: Sequence[bytes], state: TextState) -> bool:
+        """Read a part; whether one after it can be read by itself."""
+        before = self.tables.sizes()
+        source = _PartText(self._path, part, pieces)
         self._losses = Losses()
         self._text = TraceText(source, self._losses)
+        self._text.resume(pieces[0], state)
+        begin = self._text.place()
+        self._add(inf if part.is_end else part.given[-1])
+        # What follows the events may go on in the next part.
+        is_whole = not source.is_exceeded
+        end = self._end(state) if is_whole else -1
+        self._note(part.number, begin, before, end, is_last=is_whole and self._text.is_read)
+        return end >= 0 and not self._text.is_read
 
-    def state(self) -> TextState | None:
-        """How the events are written, by the first ones; None if no part can be read by itself."""
-        self._add(_FIRST_PIECES * self._source.piece_bytes)
-        state = self._text.state(self.tables.is_merged)
-        return state if self._end(state) >= 0 else None
-
-    def rest(self) -> TraceRead:
-        self._add(inf)
-        return TraceRead(self.tables, self._losses, self._text.members, self._source.size_bytes)
-
-    def take(self, folder: Path, state: TextState, first: int = 0) -> None:
-        """Read the parts from a first one on that no other process has taken, which it notes."""
-        size = PART_PIECES * self._source.piece_bytes
-        for number in count(first):
-            try:
-                (folder / str(number)).touch(exist_ok=False)
-            except FileExistsError:
-                continue
-            before, begin = self._empty, 0
-            if number:
-                self._losses = Losses()
-                self._text = TraceText(self._source, self._losses)
-                if not self._text.resume(number * size, state):
-                    return
-                before, begin = self.tables.sizes(), self._text.place()
-            self._add((number + 1) * size)
-            part = _TextPart(
+    def _note(self, number: int, begin: int, before: Sizes, end: int, *, is_last: bool) -> None:
+        self.parts.append(
+            _TextPart(
                 number=number,
                 begin=begin if self.tables.is_joinable() else -1,
-                end=self._end(state),
+                end=end,
                 before=before,
                 after=self.tables.sizes(),
-                is_last=self._text.is_read,
+                is_last=is_last,
                 losses=self._losses,
                 members=self._text.members,
             )
-            self.parts.append(part)
-            if part.is_last or part.end < 0:
-                return
+        )
 
     def _add(self, stop: float) -> None:
-        source = self._source
         for events in self._text.batches(stop):
             self.tables.add(events)
-            self._progress(f"read {source.path.name}", source.file_position, source.size_bytes)
+            self._report()
         self.tables.unread.join(self._text.unread)
 
     def _end(self, state: TextState) -> int:

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from chopper_core.sources.kineto.events import Event, EventDecoder, UnreadFields
-from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.json_stream import (
     DECODE_ERRORS,
     INCOMPLETE,
@@ -48,7 +48,7 @@ _KEPT_BYTES: Final = 1 << 12
 
 _ALL_LOOKED_AT_BYTES: Final = 1 << 18
 _START_BYTES: Final = 4 << 20
-_LOOKED_AT_BYTES: Final = 1 << 13
+_LOOKED_AT_BYTES: Final = 1 << 12
 """At several places of the first pieces, at one of each later one: exporters write the same fields
 of all events of a category."""
 
@@ -77,10 +77,22 @@ class TextState(Struct, frozen=True):
     """Whether its events name their rank."""
 
 
+class TextSource(Protocol):
+    """What gives a text in pieces."""
+
+    path: Path
+    bytes_given: int
+    problem: str | None
+    """Why the text ends before it should."""
+
+    def read(self) -> bytes:
+        """Return the next piece; empty at the end."""
+
+
 class TraceText:
     """One pass over the text: iterate over `batches`, then read `members` and the losses."""
 
-    def __init__(self, source: ByteSource, losses: Losses) -> None:
+    def __init__(self, source: TextSource, losses: Losses) -> None:
         self.members: dict[str, bytes] = {}
         """The JSON text of each top-level key except the events."""
         self.unread = UnreadFields()
@@ -116,17 +128,15 @@ class TraceText:
             self._close()
         self.is_read = True
 
-    def resume(self, position: int, like: TextState) -> bool:
-        """Go on behind the last event that ends before a position; False if the text ends before.
+    def resume(self, before: bytes, like: TextState) -> None:
+        """Go on behind the last event that ends in the piece before those of the source.
 
         So does a pass from the start, unless something is odd: compare its `place`.
         """
         self._is_open, self._is_bare = True, like.is_bare
         self._decoder.is_exact = like.is_exact
-        piece = self._source.piece_before(position)
-        if last := _last_boundary(piece, like.first_key):
-            self._buffer = piece[last.end() :]
-        return bool(piece)
+        if last := _last_boundary(before, like.first_key):
+            self._buffer = before[last.end() :]
 
     def state(self, is_merged: bool) -> TextState:
         first = _FIRST.match(self._buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from math import isclose
 
 import numpy as np
@@ -172,8 +173,29 @@ class Columns:
         return self._labelled
 
     def _doubted(self, name: str, values: Values) -> Values:
-        """Values marked where a doubt touches the column's figures."""
-        return replace(values, extrapolated=values.present()) if self.is_doubted(name) else values
+        """Values marked where a doubt touches the column's figures: of the GPUs that it is of."""
+        if not self.is_doubted(name):
+            return values
+        from chopper_core.analyses.samples import doubted_gpus
+
+        marked, gpus = values.present(), doubted_gpus(self._run, name)
+        rows = self._gpus_of_rows
+        if gpus and rows is not None:
+            marked &= np.isin(rows, sorted(gpus))
+        if values.extrapolated is not None:
+            marked |= values.extrapolated
+        return replace(values, extrapolated=marked)
+
+    @cached_property
+    def _gpus_of_rows(self) -> Int64 | None:
+        """The one GPU of each row; None where rows are of several."""
+        ((level, labels),) = self._labels.items()
+        codes = {self._run.table.text_of("gpu", each.index): each.index for each in self._run.gpus}
+        own = dict(self._view.scope).get("gpu")
+        names = labels if level == "gpu" else [own or ""] * len(labels)
+        if not all(name in codes for name in names):
+            return None
+        return np.array([codes[name] for name in names], np.int64)
 
     def is_doubted(self, name: str) -> bool:
         run = self._run

@@ -43,15 +43,15 @@ class ToldFinding(Struct, frozen=True):
     """The question that replays the steps without it; empty without a replay."""
 
 
-def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
+def told(run: Run, view: View, known: Checked | None = None) -> tuple[ToldFinding, ...]:
     """The findings of a view's scope, their evidence of the run as the view names it; raises
-    NothingToShow."""
+    NothingToShow. Those of who has checked them: of many ranks they are too large to remember."""
     key = _told_key(view)
 
     def made() -> tuple[ToldFinding, ...]:
         from chopper_core.findings import checked
 
-        return _told(checked(run, view))
+        return _told(known or checked(run, view))
 
     kind = tuple[ToldFinding, ...]
     found = run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
@@ -96,14 +96,14 @@ def _whole(view: View) -> View:
     return View(view.run, overrides=view.overrides)
 
 
-def ranges(run: Run, view: View) -> tuple[Ends, ...]:
+def ranges(run: Run, view: View, known: Checked | None = None) -> tuple[Ends, ...]:
     """The ends of the range of what each finding of a view's scope saves; takes as long again."""
     key = "ranges", *_scope(view)
 
     def made() -> tuple[Ends, ...]:
         from chopper_core.findings import checked
 
-        return checked(run, view).ranges_ns()
+        return (known or checked(run, view)).ranges_ns()
 
     kind = tuple[Ends, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))

@@ -125,6 +125,13 @@ def _balanced(seed: int, style: str) -> Twin:
     return Twin(truth.run, after, lambda _: "compute balanced")
 
 
+def _stages_balanced(seed: int, style: str) -> Twin:
+    """A heavy last stage, and the same work in stages of one length."""
+    truth = planted.plant("a heavy last stage", seed, SIZE, style)
+    after = planted.simulated(planted.balanced(truth.run))
+    return Twin(truth.run, after, lambda _: "stages balanced")
+
+
 def _of_gpus(cause: Cause) -> str:
     return f"gpu:{','.join(map(str, cause.gpus))}"
 
@@ -172,6 +179,7 @@ TWINS: Final[Mapping[str, Make]] = {
         "slow copies of one GPU", lambda own: f"{_of_gpus(own)} copy as peers"
     ),
     "balanced": _balanced,
+    "stages balanced": _stages_balanced,
     "layer as peers": _planted("one layer slow", lambda own: f"layer:{own.layer} as peers"),
     "layer as peers, an operation": _planted(
         "one operation slow in one layer", lambda own: f"layer:{own.layer} as peers"
