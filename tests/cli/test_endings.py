@@ -75,7 +75,7 @@ def in_child(arguments: list[str], log: Path, disturb: Callable[[], None]) -> in
             code = __main__.main()
             # As at the end of a process that isn't a copy of this one.
             threading._shutdown()  # type: ignore[attr-defined]
-            multiprocessing.util._exit_function()
+            multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         except BaseException as error:
             print(f"Traceback: {error!r}", file=sys.stderr)
         finally:
