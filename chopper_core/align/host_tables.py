@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.host import Host, Links, codes_matching
 from chopper_core.align.labels import BLOCK, NOWHERE, Intervals, Points
+from chopper_core.align.steps import STEP_NAMES
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.side_table import (
     NEVER,
@@ -43,7 +44,7 @@ _NO_CAUSE: Final = late(
     r"|^<built-in (?:method|function) (?:poll|acquire|wait|sleep)\b",
     re.I,
 )
-"""Whole steps, and Python's own functions that wait for others: what is around them says more."""
+"""Profilers, and Python's own functions that wait for others: what is around them says more."""
 _IGNORED: Final = -1
 _KIND_OF: Final = np.full(len(HostCategory), _IGNORED, np.int8)
 """The field of `HostStack` of each category of ranges."""
@@ -131,7 +132,9 @@ def _last_launching(links: Links, at_ns: Int64) -> Int32:
 def _events(trace: Trace) -> Iterator[tuple[Int8, Intervals]]:
     """The host events by the field of `HostStack`, a block at a time: few are in a gap."""
     codes = np.arange(len(trace.names))
-    is_cause = ~codes_matching(trace.names, codes, _NO_CAUSE, distinct(trace.ranges.name))
+    is_cause, used = np.ones(len(codes), np.bool_), distinct(trace.ranges.name)
+    for pattern in (_NO_CAUSE, *STEP_NAMES):
+        is_cause &= ~codes_matching(trace.names, codes, pattern, used)
     for table in (trace.launches, trace.ranges):
         for begin in range(0, max(len(table), 1), BLOCK):
             part = table.take(slice(begin, begin + BLOCK))

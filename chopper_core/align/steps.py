@@ -51,6 +51,8 @@ ANNOTATIONS: Final = (
     re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
 )
 """Numbered step annotations, those nearest to the loop first: the first that occurs counts."""
+STEP_NAMES: Final = (*ANNOTATIONS, _VLLM, _VLLM_SHORT, _SGLANG, _TENSORRT)
+"""Names of whole steps, or of batches of inference engines."""
 TRAINER_STEPS: Final = late(
     r"^(?:\[pl\]\[profile\])?run_training_batch$"
     r"|^(?:train|training)_(?:step|batch|iteration)$|^(?:\w+\.)?training_step$"

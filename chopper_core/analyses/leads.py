@@ -211,9 +211,9 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def same_by_place(
         self, own: Occurrences, when: tuple[int, ...], levels: tuple[str, ...]
     ) -> tuple[Int64, Float64, Float64]:
-        """Of compute that is the same on some peers, by some levels: its places, as codes; its
-        durations in some steps, as these x peers; and how much longer these are than the median
-        of the others."""
+        """Of compute that is the same on some peers, by some levels: its places, as codes; the
+        share of each of all time in some steps; and how much longer each takes on a peer than the
+        median of the others."""
 
         def summed() -> tuple[Int64, Float64]:
             """By all levels, as places x steps x peers: each kernel is looked at once."""
@@ -229,7 +229,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             places, each_ns = self._memo(("places", own.gpus), summed)
             names, name = combined([places[:, PLACES.index(level)] for level in levels])
             every = sums_by(name, each_ns[:, list(when)].sum(axis=1).T, len(names))
-            return names, every, beyond_others(every.T).T
+            return names, every.sum(axis=1) / max(every.sum(), 1.0), beyond_others(every.T).T
 
         return self._memo(("places", own.gpus, when, levels), compared)
 

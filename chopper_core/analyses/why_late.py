@@ -307,9 +307,9 @@ def _extra_by(
     """Places by some levels, the share of each of the time that a straggler's kernels take longer,
     and of the time that they take."""
     own = stand.peers_of(late.place)
-    labels, sums, beyond = stand.same_by_place(own, late.when, levels)
+    labels, usual, beyond = stand.same_by_place(own, late.when, levels)
     extra = np.maximum(beyond[:, own.gpus.index(stand.gpus[late.place])], 0.0)
-    return labels, extra / max(float(extra.sum()), 1.0), sums.sum(axis=1) / max(sums.sum(), 1.0)
+    return labels, extra / max(float(extra.sum()), 1.0), usual
 
 
 def _is_place(share: float, usual: float) -> bool:

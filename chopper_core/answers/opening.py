@@ -189,8 +189,8 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
     return run
 
 
-_FIRST: Final = ("overview", "findings", "ranks")
-"""What most look at first."""
+_FIRST: Final = ("findings", "overview", "ranks")
+"""What most look at first; the summary takes what the findings tell."""
 _MOST_OF_ALL: Final = 1 << 24
 """Activities of a run up to which all places are worked out: of more, each takes seconds."""
 _REMEMBERED: Final = 64 << 20
@@ -211,13 +211,14 @@ def work_out(store: str, progress: Progress = silent) -> None:
     names = [*_FIRST]
     if len(run.table) <= _MOST_OF_ALL:
         # Questions replay the graph that findings have just made.
-        names = [*dict.fromkeys((*_FIRST, "whatif", *VIEWS))]
+        names = [*dict.fromkeys((_FIRST[0], "whatif", *_FIRST, *VIEWS))]
     for number, name in enumerate(names):
         what = "the summary" if name in _FIRST else name
         progress(f"work out {what}", number, len(names))
         with suppress(ChopperError):
             query(run, with_view(View(store), name))
-        run.memo.trim(_REMEMBERED)
+        if names[number + 1 : number + 2] != ["whatif"]:
+            run.memo.trim(_REMEMBERED)
     chosen = run.signal().name
     if len(run.signal_names) > 1:
         # As screens ask which signals to show.

@@ -488,6 +488,8 @@ def _paired(
             remedies = []
     for one in order:
         candidates = kept[:_MOST_PAIRED] if len(remedies) > 1 else []
+        if not _may_join(context, one, candidates, worth):
+            candidates = []
         whole = next((each for each in candidates if _joins(context, one, each, worth)), None)
         if whole is None:
             kept.append(one)
@@ -501,6 +503,17 @@ def _paired(
                 further_ns=(one.finding.together_ns or 0.0) - one.worth_ns,
             )
     return [each for each in kept if each.parts or not _saves_nothing(context, each)]
+
+
+def _may_join(
+    context: FindingsContext, one: PlacedFinding, others: Sequence[PlacedFinding], worth: Worth
+) -> bool:
+    """Whether a finding saves time once others are gone, all of them: else it does with none."""
+    remedies = [each.finding.remedy for each in others if each.finding.is_replayed]
+    if len(remedies) < 2 or not one.finding.is_replayed:
+        return True
+    together = worth.saving_ns([one.finding.remedy, *remedies], remedies[0])
+    return context.share(together) >= SMALLEST_SAVING.share
 
 
 def _joins(

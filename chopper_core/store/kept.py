@@ -11,11 +11,9 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from time import time
-from types import FunctionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -123,7 +121,7 @@ def _encodable(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, FunctionType | partial):
+    if callable(value):
         return _LATER
     raise TypeError(f"{type(value)} can't be kept")
 
@@ -146,24 +144,27 @@ def _decoded(kind: Any, value: Any) -> Any:
 def _renamed(value: T, old: str, new: str) -> T:
     """A value in which views, by their field `run`, and addresses are those of a run of another
     name."""
-    found: Any = value
-    if isinstance(value, str):
-        was, now = (address.render(View(name)) for name in (old, new))
-        begin, fresh = was.removesuffix("?"), now.removesuffix("?")
-        if value == was:
-            found = now
-        elif value.startswith((f"{begin}:", f"{begin}?")):
-            found = fresh + value[len(begin) :]
-    elif isinstance(value, tuple):
-        found = tuple(_renamed(each, old, new) for each in value)
-    elif isinstance(value, Struct):
-        own = {name: getattr(value, name) for name in value.__struct_fields__}
-        given = {name: _renamed(each, old, new) for name, each in own.items()}
+    was, now = (address.render(View(name)) for name in (old, new))
+    begin, fresh = was.removesuffix("?"), now.removesuffix("?")
+    beginnings = f"{begin}:", f"{begin}?"
+
+    def renamed(each: Any) -> Any:
+        if isinstance(each, str):
+            if each == was:
+                return now
+            return fresh + each[len(begin) :] if each.startswith(beginnings) else each
+        if isinstance(each, tuple):
+            return tuple(map(renamed, each))
+        if not isinstance(each, Struct):
+            return each
+        own = {name: getattr(each, name) for name in each.__struct_fields__}
+        given = {name: renamed(field) for name, field in own.items()}
         if own.get("run") == old:
             given["run"] = new
-        if any(given[name] is not each for name, each in own.items()):
-            found = replace(value, **given)
-    return cast("T", found)
+        is_same = all(given[name] is field for name, field in own.items())
+        return each if is_same else replace(each, **given)
+
+    return cast("T", renamed(value))
 
 
 class Derived:

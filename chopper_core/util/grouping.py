@@ -153,6 +153,9 @@ def numbered_rows(columns: Sequence[Codes]) -> Index:
 
 def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
     """The distinct rows of columns of codes, in order, and the position of each row's."""
+    if len(columns) == 1:
+        codes, owner = ranked(columns[0])
+        return codes[:, None].astype(np.int64), owner
     codes, owner = ranked(packed(columns))
     first = np.empty(len(codes), np.intp)
     first[owner] = np.arange(len(owner))

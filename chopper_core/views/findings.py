@@ -95,7 +95,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
     savings = [each.saving_ns for each in findings]
-    ends = ranges(run, view)
+    ends = ranges(run, view, known)
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     bound = np.array([each.is_bound for each in findings], np.bool_)
     return ViewResult(
@@ -119,7 +119,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         shown=_shown(run, findings),
         opens=lambda row: _evidence(findings[row], view),
-        headline=(_headline(known, unknown_in_short(told(run, view))),),
+        headline=(_headline(known, unknown_in_short(told(run, view, known))),),
         base=replace(base_of_steps(run, view), is_of_step=True),
         notes=(
             *_together(context, worth, placed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import children
 from chopper_core.views.shared.framing import arranged, framed
-from chopper_core.views.shared.kept_answers import kept_answer
+from chopper_core.views.shared.kept_answers import is_answered, kept_answer
 from chopper_core.views.shared.row_columns import Columns, with_column_names
 from chopper_core.views.shared.run_notes import filter_note, run_notes
 from chopper_core.views.spec import Choosy, Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
@@ -73,10 +74,11 @@ def split_tree(view: View) -> View:
 def run_preview(run: Run, view: View) -> Frame:
     found = None
     can_be_quick = view.name and not run.is_sampled_only and view_spec(view.name).has_preview
-    if can_be_quick and not run.memo.has(("view", _plain(view))):
+    if can_be_quick:
         module = cast(Previewed, view_module(view.name))
         check_fits(run, view, module.SPEC)
-        found = module.preview(run, view)
+        if not is_answered(run, _plain(view), partial(module.answer, run)):
+            found = module.preview(run, view)
     if found is None:
         return run_frame(run, view)
     return _frame(run, view, found, is_pending=True)

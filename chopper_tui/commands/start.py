@@ -37,7 +37,7 @@ def show_run(
     `reading` is how `:open` reads other runs.
     """
     from chopper_core.render.glyphs import ASCII, UNICODE
-    from chopper_core.util.memory import share_one_heap
+    from chopper_core.util.memory import keep_freed
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
     from chopper_tui.last_screen import own_screen
     from chopper_tui.opening import HEAD_START_S, Opening
@@ -56,7 +56,7 @@ def show_run(
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get("ascii" if is_ascii else config.glyphs)
     # Where Textual draws.
     glyphs = wanted or glyphs_of(sys.__stderr__ or sys.stderr)
-    share_one_heap()
+    keep_freed(of_large=True)
     with keys_kept():
         opening = Opening(load, view, config.columns)
         opening.begin()

@@ -22,9 +22,10 @@ from msgspec.structs import asdict, replace
 import chopper_core
 from chopper_core import findings
 from chopper_core.analyses import lane_cells
+from chopper_core.analyses import lanes as lanes_module
 from chopper_core.analyses.lanes import Lane, waits_of
 from chopper_core.answers import opening
-from chopper_core.answers.opening import as_asked
+from chopper_core.answers.opening import as_asked, work_out
 from chopper_core.findings import Checked, checked
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
@@ -43,7 +44,6 @@ from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, ranks, view_module
-from chopper_core.views.overview import lanes as overview_lanes
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers
 from chopper_core.views.shared.kept_answers import StoredAnswer
@@ -267,7 +267,7 @@ def _drawn(lanes: Lanes) -> list[object]:
 def test_the_lanes_of_a_first_screen_are_drawn_without_reading_activities_again(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview_lanes, "_KEPT_ROWS", 1)
+    monkeypatch.setattr(kept_answers, "_FIRST_LANES", 1)
     run = cache.open_cached(str(copy))
     expected = _drawn(_overview_lanes(run))
     assert isinstance(run.derived, Derived)
@@ -289,6 +289,35 @@ def test_the_lanes_of_a_first_screen_are_drawn_without_reading_activities_again(
     _drawn(lanes.part(0.25, 0.5))
     run.derived.wait()
     assert {*read} == {*lanes.owners} and _files(copy) == files
+
+
+def test_a_timeline_opened_again_brings_no_activities_together(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> str:
+        run = cache.open_cached(str(copy))
+        frame = query(run, View(run.name, name="timeline"))
+        (lanes,) = frame.charts
+        assert isinstance(lanes, Lanes) and lanes.clocks is not None
+        assert isinstance(run.derived, Derived)
+        every = range(len(lanes.lanes))
+        drawn = [(asdict(lanes.cells(row, 30)), lanes.clocks(row, 30)) for row in every]
+        beside = lanes.bands(0, 30), lanes.strips(0, 30), lanes.signals, lanes.pointed, lanes.seen
+        rows = [frame.row(row) for row in every]
+        run.derived.wait()
+        return repr([*frame.headline, *frame.labels, *rows, drawn, beside])
+
+    expected = shown()
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes_module, "lane_of", None)
+        assert shown() == expected
+    files = _files(copy)
+    run = cache.open_cached(str(copy))
+    query(run, parse(f"{copy}?view=timeline&from=0.1ms&to=0.2ms"))
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    # A window is one of very many: none is kept.
+    assert _files(copy) == files
 
 
 def test_what_many_rows_open_is_not_worked_out_again(
@@ -727,3 +756,24 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
+
+
+def test_ingest_checks_the_findings_once_however_large_they_are(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their replays, findings of many ranks take more memory than a run remembers."""
+    asked: list[View] = []
+
+    def forgotten(run: Run, view: View) -> Checked:
+        asked.append(view)
+        found = checked(run, view)
+        run.memo.trim(0)
+        return found
+
+    for module in (findings, view_module("findings")):
+        monkeypatch.setattr(module, "checked", forgotten)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", 0)
+    work_out(str(copy))
+    assert len(asked) == 1
+    kept_names = {path.name.partition("-")[0] for path in _files(copy)}
+    assert {"findings", "overview", "ranges", "advice"} - kept_names == set()

@@ -230,3 +230,28 @@ def test_stages_are_balanced_where_there_are_any(tmp_path: Path) -> None:
     run = products(tmp_path, [True])
     with pytest.raises(UsageError, match="no pipeline stages"):
         change_of(Steady.of(run, View(run.name)).predictor, "stages balanced")
+
+
+@pytest.mark.parametrize("name", ["step 5", "train_step_5", "execute_context_0(0)_generation_4(4)"])
+def test_a_step_is_no_cause_of_its_idle_time(name: str, tmp_path: Path) -> None:
+    """A host that is in nothing but the annotation of its step is in untraced code."""
+    events: list[dict[str, Any]] = []
+    for number in range(4):
+        at = 10_000.0 * number
+        for place in range(10):
+            call = 10 * number + place + 1
+            begin = at + 1_000 * place
+            times = {"pid": 1, "tid": 1, "ph": "X"}
+            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin, "dur": 4}
+            events.append({**times, **launch, "args": {"correlation": call}})
+            where = {"device": 0, "stream": 7, "correlation": call}
+            kernel = {"cat": "kernel", "name": "gemm", "ts": begin + 6, "dur": 400}
+            events.append({"ph": "X", "pid": 0, "tid": 7, **kernel, "args": where})
+        own = name.replace("5", str(5 + number)) if "5" in name else name
+        note = {"cat": "user_annotation", "name": own, "ts": at - 5, "dur": 9_990}
+        events.append({**times, **note, "args": {}})
+    about = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
+    (tmp_path / "rank0.json").write_text(json.dumps({**about, "traceEvents": events}))
+    frame = findings(open_run(str(tmp_path), jobs=1))
+    first = frame.labels[0]
+    assert "ntraced code" in first and "step 5" not in first and "execute" not in first

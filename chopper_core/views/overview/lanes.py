@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.analyses.base import NODE
 from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
@@ -23,22 +21,6 @@ from chopper_core.util.grouping import stable_order
 
 _NOTHING: Final = -1
 _WHOLE: Final = (0.0, 1.0)
-_KEPT_ROWS: Final = 12
-"""The rows of a first screen of 24 lines, and of the page below it that is drawn with them."""
-
-
-class _DrawnLane(Struct, frozen=True, eq=False):
-    """What is drawn of a GPU's step."""
-
-    gpu: int
-    cells: LaneCells
-    phases: Band
-
-
-class _DrawnLanes(Struct, frozen=True, eq=False):
-    """The lanes of the first rows: of many GPUs, to match collectives for them takes long."""
-
-    lanes: tuple[_DrawnLane, ...]
 
 
 def step_lanes(step: Step, rows: GpuRows) -> Lanes:
@@ -57,8 +39,7 @@ def _lanes_chart(
 ) -> Lanes:
     """A lane per row, of one GPU each, over a part of the step of typical length.
 
-    The activities of a lane are brought together when its cells are asked for; those of the first
-    rows once for the run's files.
+    The activities of a lane are brought together when its cells are asked for.
     """
     run, at = step.run, step.times.typical
     begins_ns, ends_ns = step.spans_ns
@@ -78,22 +59,6 @@ def _lanes_chart(
     def phases(row: int, bins: int) -> Band:
         return _phases(step, lane(row), edges(begin, end, bins))
 
-    def first_rows(bins: int) -> _DrawnLanes:
-        first = tuple(gpus[:_KEPT_ROWS])
-        key = "overview lanes", first, begin, end, bins
-
-        def made() -> _DrawnLanes:
-            every = enumerate(first)
-            return _DrawnLanes(
-                tuple(_DrawnLane(gpu, cells(row, bins), phases(row, bins)) for row, gpu in every)
-            )
-
-        checked = partial(_checked, first, bins)
-        return run.memo(key, lambda: run.kept(key, _DrawnLanes, made, lambda found: found, checked))
-
-    def is_kept(row: int) -> bool:
-        return row < _KEPT_ROWS and part == _WHOLE
-
     number = f"step {step.times.iterations[at]}" if step.times.iterations else "the scope"
     seen = Interval(
         begin - run.origin_ns,
@@ -109,25 +74,11 @@ def _lanes_chart(
         kinds=KIND_NAMES,
         seen=seen,
         pointed=(Pointed(),) * len(labels),
-        cells=lambda row, bins: (
-            first_rows(bins).lanes[row].cells if is_kept(row) else cells(row, bins)
-        ),
-        bands=lambda row, bins: (
-            first_rows(bins).lanes[row].phases if is_kept(row) else phases(row, bins),
-        ),
+        cells=cells,
+        bands=lambda row, bins: (phases(row, bins),),
         classes=CLASS_NAMES,
         part=lambda begin, end: _lanes_chart(step, gpus, labels, (begin, end)),
-        of_rows=lambda rows: _lanes_chart(
-            step, [gpus[row] for row in rows], [labels[row] for row in rows], part
-        ),
     )
-
-
-def _checked(gpus: Sequence[int], bins: int, found: _DrawnLanes) -> _DrawnLanes:
-    arrays = [each.cells.width_ns.shape for each in found.lanes]
-    if [each.gpu for each in found.lanes] != [*gpus] or any(each != (bins,) for each in arrays):
-        raise ValueError("the lanes of other GPUs")
-    return found
 
 
 def _lane(step: Step, gpu: int, begin: int, end: int) -> Lane:

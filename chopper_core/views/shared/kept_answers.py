@@ -6,7 +6,7 @@ again, once they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -17,35 +17,35 @@ from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import LabelledRows, Partition
 from chopper_core.columns import METRICS, Metric, Reduces, Values, computed_column
 from chopper_core.model.charts import (
+    Band,
     BarChart,
     Cards,
     Chart,
     Composition,
     HeatMap,
+    LaneCells,
+    Lanes,
     LineChart,
     MemoryChart,
     Roofline,
     SignalRows,
+    Strip,
+    picked,
 )
 from chopper_core.model.groups import Groups, are_groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import View
-from chopper_core.store.kept import decoded, encoded, later
-from chopper_core.util.arrays import AnyArray, Index, Mask
+from chopper_core.model.view import ALL_TIME, View
+from chopper_core.store.kept import later
+from chopper_core.util.arrays import AnyArray, Float64, Index, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import view_spec
 from chopper_core.views.shared.table_view import OpensPart
 from chopper_core.views.spec import ViewResult
 
-_CHARTS: Final = {
-    each.__name__: each
-    for each in (
-        BarChart, Cards, Composition, HeatMap, LineChart, MemoryChart, Roofline, SignalRows,
-    )
-}  # fmt: skip
-"""The kinds of charts that can be kept: lanes are drawn from the activities."""
-_MOST_OPENED: Final = 4096
+_FIRST_LANES: Final = 12
+"""Those of a first screen of 24 lines, and of the page below it that is drawn with them."""
+_MOST_OPENED: Final = 256
 """Rows whose views are kept one by one, where they are no parts of the tree."""
 _MOST_ROWS: Final = 1 << 21
 """Activities of rows that are no part of the tree."""
@@ -142,10 +142,57 @@ class StoredBase(Struct, frozen=True):
 
 
 class StoredChart(Struct, frozen=True):
-    """A chart of one of `_CHARTS`."""
+    """A chart of the kinds that can be kept, at the place of its kind."""
 
-    kind: str
-    content: bytes
+    bars: BarChart | None = None
+    cards: Cards | None = None
+    composition: Composition | None = None
+    heat: HeatMap | None = None
+    lanes: Lanes | None = None
+    lines: LineChart | None = None
+    memory: MemoryChart | None = None
+    roofline: Roofline | None = None
+    signals: SignalRows | None = None
+
+    @classmethod
+    def of(cls, chart: Chart) -> StoredChart:
+        """Raises ValueError for one of another kind."""
+        if type(chart) not in _PLACES:
+            raise ValueError(f"a chart of {type(chart).__name__}")
+        given: dict[str, Any] = {_PLACES[type(chart)]: chart}
+        return cls(**given)
+
+    @property
+    def chart(self) -> Chart:
+        """Raises ValueError where there is none."""
+        found = [getattr(self, name) for name in self.__struct_fields__]
+        known: list[Chart] = [each for each in found if each is not None]
+        if len(known) != 1:
+            raise ValueError("a chart of no kind, or of several")
+        return known[0]
+
+
+_PLACES: Final[Mapping[type, str]] = {
+    BarChart: "bars",
+    Cards: "cards",
+    Composition: "composition",
+    HeatMap: "heat",
+    Lanes: "lanes",
+    LineChart: "lines",
+    MemoryChart: "memory",
+    Roofline: "roofline",
+    SignalRows: "signals",
+}
+
+
+class DrawnLanes(Struct, frozen=True, eq=False):
+    """What is drawn of the first lanes of a chart, and of the GPU of the first one."""
+
+    cells: tuple[LaneCells, ...]
+    clocks: tuple[Float64, ...]
+    bands: tuple[Band, ...]
+    strips: tuple[Strip, ...]
+    host: LaneCells | None
 
 
 class StoredAnswer(Struct, frozen=True):
@@ -194,7 +241,7 @@ class StoredAnswer(Struct, frozen=True):
             "parts_of": parts_of,
             "nodes": StoredGroups.of(rows.nodes) if isinstance(rows, Partition) else None,
             "whole": StoredGroups.of(rows.whole) if isinstance(rows, Partition) else None,
-            "charts": tuple(map(_stored_chart, answer.charts)),
+            "charts": tuple(map(StoredChart.of, answer.charts)),
             "base": None if answer.base is None else StoredBase.of(run, answer.base),
         }
         plain = {name: getattr(answer, name) for name in cls.__struct_fields__ if name not in own}
@@ -207,7 +254,10 @@ def kept_answer(run: Run, view: View, ask: Callable[[View], ViewResult]) -> View
 
     def asked() -> ViewResult | NothingToShow:
         try:
-            return ask(view) if view.base_run else _recalled(run, view, partial(ask, view))
+            if not _can_be_kept(view):
+                return ask(view)
+            found = _recalled(run, view, partial(ask, view))
+            return _with_lanes(run, view, found)
         except NothingToShow as reason:
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)
@@ -218,6 +268,24 @@ def kept_answer(run: Run, view: View, ask: Callable[[View], ViewResult]) -> View
     return known
 
 
+def is_answered(run: Run, view: View, ask: Callable[[View], ViewResult]) -> bool:
+    """Whether `kept_answer` answers at once."""
+    if run.memo.has(("view", view)):
+        return True
+    if not _can_be_kept(view):
+        return False
+    restored = partial(_restored, run, partial(ask, view))
+    found = run.recalled((view.name, view), StoredAnswer, restored)
+    if found is not None:
+        run.memo(("view", view), lambda: _with_lanes(run, view, found))
+    return found is not None
+
+
+def _can_be_kept(view: View) -> bool:
+    """Not what another run is compared with, nor each window that a person goes through."""
+    return not view.base_run and view.window == ALL_TIME
+
+
 def _recalled(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
     """The answer to a view as it was kept with the run's files, else asked."""
     stored = partial(StoredAnswer.of, run)
@@ -225,6 +293,59 @@ def _recalled(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult
     key = view.name, view
     found: ViewResult = run.kept(key, StoredAnswer, ask, stored, restored, is_costly=is_costly)
     return found
+
+
+def _with_lanes(run: Run, view: View, found: ViewResult) -> ViewResult:
+    """An answer whose charts of lanes draw the first of them once for the run's files."""
+    charts = tuple(
+        _kept_lanes(run, ("lanes", view, place), chart) if isinstance(chart, Lanes) else chart
+        for place, chart in enumerate(found.charts)
+    )
+    return found if charts == found.charts else replace(found, charts=charts)
+
+
+def _kept_lanes(run: Run, key: tuple[object, ...], chart: Lanes) -> Lanes:
+    """A chart that draws its first lanes once for the run's files: of many activities that takes
+    long, also where an answer was kept."""
+    count = min(len(chart.lanes), _FIRST_LANES)
+    if not count:
+        return chart
+
+    def first(bins: int) -> DrawnLanes:
+        def made() -> DrawnLanes:
+            return DrawnLanes(
+                tuple(chart.cells(row, bins) for row in range(count)),
+                tuple(chart.clocks(row, bins) for row in range(count)) if chart.clocks else (),
+                chart.bands(0, bins),
+                chart.strips(0, bins),
+                chart.hosts(0, bins) if chart.hosts else None,
+            )
+
+        def checked(found: DrawnLanes) -> DrawnLanes:
+            if [each.width_ns.shape for each in found.cells] != [(bins,)] * count:
+                raise ValueError("other lanes")
+            return found
+
+        own = (*key, bins)
+        return run.memo(own, lambda: run.kept(own, DrawnLanes, made, lambda found: found, checked))
+
+    def of_rows(rows: Sequence[int]) -> Lanes:
+        # Drawn together, the first ones are those of the rows in their order.
+        chosen = picked(replace(chart, of_rows=None), rows)
+        assert isinstance(chosen, Lanes)
+        return _kept_lanes(run, (*key, tuple(map(int, rows[:_FIRST_LANES]))), chosen)
+
+    clocks, hosts = chart.clocks, chart.hosts
+    return replace(
+        chart,
+        cells=lambda row, bins: first(bins).cells[row] if row < count else chart.cells(row, bins),
+        clocks=clocks
+        and (lambda row, bins: first(bins).clocks[row] if row < count else clocks(row, bins)),
+        bands=lambda row, bins: first(bins).bands if row == 0 else chart.bands(row, bins),
+        strips=lambda row, bins: first(bins).strips if row == 0 else chart.strips(row, bins),
+        hosts=hosts and (lambda row, bins: first(bins).host if row == 0 else hosts(row, bins)),
+        of_rows=of_rows,
+    )
 
 
 def _restored(run: Run, again: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
@@ -265,18 +386,8 @@ def _restored_rows(run: Run, stored: StoredAnswer) -> LabelledRows:
     return Partition(level, nodes.labels(level) if labels is None else list(labels), nodes, whole)
 
 
-def _stored_chart(chart: Chart) -> StoredChart:
-    kind = type(chart).__name__
-    if kind not in _CHARTS:
-        raise ValueError(f"a chart of {kind}")
-    return StoredChart(kind, encoded(chart))
-
-
 def _restored_chart(place: int, stored: StoredChart, again: Callable[[], ViewResult]) -> Chart:
-    kind = _CHARTS.get(stored.kind)
-    if kind is None:
-        raise ValueError(f"a chart of {stored.kind}")
-    chart: Any = decoded(stored.content, kind)
+    chart = stored.chart
 
     def asked(name: str) -> Callable[..., Any]:
         return lambda *at: getattr(again().charts[place], name)(*at)

@@ -35,6 +35,8 @@ class ToldFinding(Struct, frozen=True):
     advice: tuple[str, ...]
     figures: tuple[str, ...]
     """What it costs and saves."""
+    cost_of: str
+    """Whose time it costs; empty in a run of one GPU."""
     evidence: View
     confidence: int
     share_pct: float
@@ -43,15 +45,15 @@ class ToldFinding(Struct, frozen=True):
     """The question that replays the steps without it; empty without a replay."""
 
 
-def told(run: Run, view: View) -> tuple[ToldFinding, ...]:
+def told(run: Run, view: View, known: Checked | None = None) -> tuple[ToldFinding, ...]:
     """The findings of a view's scope, their evidence of the run as the view names it; raises
-    NothingToShow."""
+    NothingToShow. Those of who has checked them: of many ranks they are too large to remember."""
     key = _told_key(view)
 
     def made() -> tuple[ToldFinding, ...]:
         from chopper_core.findings import checked
 
-        return _told(checked(run, view))
+        return _told(known or checked(run, view))
 
     kind = tuple[ToldFinding, ...]
     found = run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
@@ -96,14 +98,14 @@ def _whole(view: View) -> View:
     return View(view.run, overrides=view.overrides)
 
 
-def ranges(run: Run, view: View) -> tuple[Ends, ...]:
+def ranges(run: Run, view: View, known: Checked | None = None) -> tuple[Ends, ...]:
     """The ends of the range of what each finding of a view's scope saves; takes as long again."""
     key = "ranges", *_scope(view)
 
     def made() -> tuple[Ends, ...]:
         from chopper_core.findings import checked
 
-        return checked(run, view).ranges_ns()
+        return (known or checked(run, view)).ranges_ns()
 
     kind = tuple[Ends, ...]
     return run.memo(key, lambda: run.kept(key, kind, made, tuple, tuple, is_costly=True))
@@ -120,7 +122,7 @@ def _scope(view: View) -> tuple[Hashable, ...]:
 
 def _told(known: Checked) -> tuple[ToldFinding, ...]:
     from chopper_core.findings.parts import group_of
-    from chopper_core.findings.sentences import detail_of, finding_figures
+    from chopper_core.findings.sentences import cost_of, detail_of, finding_figures
 
     context = known.context
     has_steps = not context.run.is_sampled_only
@@ -134,6 +136,7 @@ def _told(known: Checked) -> tuple[ToldFinding, ...]:
             detail=detail_of(context, finding),
             advice=finding.advice,
             figures=finding_figures(finding),
+            cost_of=cost_of(context, finding),
             evidence=finding.evidence,
             confidence=finding.confidence,
             share_pct=100 * context.share(finding.worth_ns or 0.0) if has_steps else 0.0,
