@@ -116,6 +116,7 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
         if finding.title != card.text.removeprefix("└ ") or finding.rule not in rules:
             continue
         rule, ends = rules[finding.rule], ""
+        whose = f"; here {finding.figures[0]}, {finding.cost_of}" if finding.cost_of else ""
         low, high = ranges(run, view)[place] if finding.remedy else (None, None)
         if low is not None and high is not None:
             ends = f"; {time(round(low))} to {time(round(high))} for steps run again without it"
@@ -123,7 +124,7 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
             (finding.title, finding.detail),
             *(("try", each) for each in finding.advice),
             (f"rule {rule.name}", rule.looks_for),
-            ("costs", rule.cost),
+            ("costs", f"{rule.cost}{whose}"),
             *([("saves", f"by replay of: {finding.remedy}{ends}")] if finding.remedy else []),
             *lines,
         ]

@@ -35,6 +35,8 @@ class ToldFinding(Struct, frozen=True):
     advice: tuple[str, ...]
     figures: tuple[str, ...]
     """What it costs and saves."""
+    cost_of: str
+    """Whose time it costs; empty in a run of one GPU."""
     evidence: View
     confidence: int
     share_pct: float
@@ -120,7 +122,7 @@ def _scope(view: View) -> tuple[Hashable, ...]:
 
 def _told(known: Checked) -> tuple[ToldFinding, ...]:
     from chopper_core.findings.parts import group_of
-    from chopper_core.findings.sentences import detail_of, finding_figures
+    from chopper_core.findings.sentences import cost_of, detail_of, finding_figures
 
     context = known.context
     has_steps = not context.run.is_sampled_only
@@ -134,6 +136,7 @@ def _told(known: Checked) -> tuple[ToldFinding, ...]:
             detail=detail_of(context, finding),
             advice=finding.advice,
             figures=finding_figures(finding),
+            cost_of=cost_of(context, finding),
             evidence=finding.evidence,
             confidence=finding.confidence,
             share_pct=100 * context.share(finding.worth_ns or 0.0) if has_steps else 0.0,
