@@ -607,7 +607,7 @@ def _units(table: KernelTable, rows: Index) -> Float64:
     return np.where(units > 0, units, np.nan)
 
 
-class HostNodes(Struct, frozen=True, eq=False):
+class NodesOfHosts(Struct, frozen=True, eq=False):
     """The host's nodes of a graph before a launch or the end of a step, whichever are asked
     about."""
 
@@ -624,8 +624,8 @@ class HostNodes(Struct, frozen=True, eq=False):
     blocks: int
 
     @classmethod
-    def of(cls, run: Run, graph: StepGraph) -> HostNodes:
-        def made() -> HostNodes:
+    def of(cls, run: Run, graph: StepGraph) -> NodesOfHosts:
+        def made() -> NodesOfHosts:
             table, every = run.table, nodes_of_host(graph)
             rows, is_after = rows_of_hosts(graph, every)
             every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
@@ -651,7 +651,7 @@ class LikeLaunches(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, run: Run, graph: StepGraph, names: Sequence[str]) -> LikeLaunches:
         def made() -> LikeLaunches:
-            table, hosts = run.table, HostNodes.of(run, graph)
+            table, hosts = run.table, NodesOfHosts.of(run, graph)
             rows, same = hosts.rows, [table.column(name) for name in names]
             launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
             launch = combined([launch, hosts.is_after])[1]
@@ -675,7 +675,7 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
     """
-    table, hosts = run.table, HostNodes.of(run, graph)
+    table, hosts = run.table, NodesOfHosts.of(run, graph)
     every, rows, block, blocks = hosts.every, hosts.rows, hosts.block, hosts.blocks
     own = np.isin(every, nodes)
     # Of a phase that is chosen on all GPUs and in all steps, each is a peer of the others.
