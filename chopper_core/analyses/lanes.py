@@ -141,11 +141,10 @@ def _by_start(run: Run, gpu: int) -> Index | Int32:
 
 def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | None) -> Lane:
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
-    durations = table.duration_ns[rows]
-    kind_of = table.kind[rows]
+    ends, kind_of = starts + table.duration_ns[rows], table.kind[rows]
     kinds = [np.flatnonzero(kind_of == kind) for kind in Kind]
-    latest = np.maximum.accumulate(starts + durations)
-    busy = TimeSpans.running(starts, durations)
+    latest = np.maximum.accumulate(ends)
+    busy = TimeSpans.in_order(starts, latest)
     return Lane(
         table=table,
         gpu=gpu,
@@ -155,12 +154,17 @@ def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | Non
         latest_ns=latest,
         # Most streams have activities of one kind.
         kinds=tuple(
-            busy if len(own) == len(rows) else TimeSpans.running(starts[own], durations[own])
-            for own in kinds
+            busy if len(own) == len(rows) else _spans_of(starts, ends, own) for own in kinds
         ),
         busy=busy,
         overlapping=int((starts[1:] < latest[:-1]).sum()),
     )
+
+
+def _spans_of(starts_ns: Int64, ends_ns: Int64, own: Index) -> TimeSpans:
+    """When some of a lane's activities run."""
+    latest = np.maximum.accumulate(ends_ns[own])
+    return TimeSpans.in_order(starts_ns[own], latest)
 
 
 def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
@@ -258,9 +262,9 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
     def found() -> tuple[TimeSpans, ...]:
         group = _class_of_names(run)[run.table.kernel[lane.rows]]
         group[run.table.kind[lane.rows] != Kind.COMPUTE] = len(CLASS_NAMES)
-        durations = run.table.duration_ns[lane.rows]
+        ends = lane.ends_ns(slice(0, len(lane.rows)))
         each = (np.flatnonzero(group == code) for code in range(len(CLASS_NAMES)))
-        return tuple(TimeSpans.running(lane.starts_ns[own], durations[own]) for own in each)
+        return tuple(_spans_of(lane.starts_ns, ends, own) for own in each)
 
     return run.memo(key, found)
 

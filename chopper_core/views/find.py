@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,9 +16,9 @@ from chopper_core.columns.filter import FilterRows, matching
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import Interval, View
-from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import counts_of, ranked, sums_of
+from chopper_core.util.grouping import counts_of, ranked
 from chopper_core.views.frame import Frame
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
@@ -49,52 +50,96 @@ class Found(Struct, frozen=True):
     names: int
     """Number of distinct names that match."""
     nodes: int
-    by_name: tuple[NameFound, ...] = ()
-    """Each name once, that with the most time first."""
+
+
+class NamesFound(Struct, frozen=True):
+    """The names that match with the most time, the longest first, and how many there are."""
+
+    by_name: tuple[NameFound, ...]
+    names: int
+    nodes: int
+    """Number of their places."""
+
+
+def names_everywhere(run: Run, view: View, text: str, limit: int = 200) -> NamesFound:
+    """The names of the run that match `text`: terms as in a filter, regular expressions. Their
+    places, which can be as many as activities, are counted and not looked at."""
+    named: list[NameFound] = []
+    whole = base_of(run, replace(view, path=()))
+    matching_names = list(_matching(run, view, text))
+    for level, codes, levels, left_out in matching_names:
+        found = _places(run, levels, left_out, codes)
+        if found is None:
+            continue
+        counted = dict(zip(*_counts(found.codes(level)), strict=True))
+        # Sums by level are known; those of the rows of a name are as many as these.
+        sums = run.tree(view.order, left_out).split((), (level,))
+        times = dict(zip(sums.codes(level).tolist(), sums.elapsed_ns.tolist(), strict=True))
+        for code, places in counted.items():
+            name = run.table.text_of(level, code)
+            named.append(NameFound(level, name, places, whole.each(times[code])))
+    named.sort(key=lambda each: -each.elapsed_ns)
+    names = sum(int(codes[run.tree().codes_of(level)].sum()) for level, codes, *_ in matching_names)
+    return NamesFound(tuple(named[:limit]), names, sum(each.places for each in named))
 
 
 def find_everywhere(
     run: Run, view: View, text: str, limit: int = 200, one: NameFound | None = None
 ) -> Found:
-    """Nodes of the run, in the order of a view, whose name matches `text`: terms as in a filter,
-    regular expressions; or those of one name."""
-    if not text.strip():
-        raise UsageError("find needs part of a name, or a regular expression")
-    table, order, left_out = run.table, view.order, run.left_out(replace(view, path=()))
+    """Nodes of the run, in the order of a view, whose name matches `text`, as in
+    `names_everywhere`; or those of one name."""
     hits: list[Hit] = []
-    named: list[NameFound] = []
-    whole = base_of(run, replace(view, path=()))
     names = nodes = 0
-    for level, dictionary in NAMED:
-        wanted = _wanted(run, dictionary, text)
+    for level, wanted, levels, left_out in _matching(run, view, text):
         if one is not None:
-            known = getattr(table, dictionary)
+            known = getattr(run.table, dict(NAMED)[level])
             own = [one.level == level and name == one.name for name in known]
             wanted &= np.array([*own, False])
         names += int(wanted[run.tree().codes_of(level)].sum())
-        levels = order[: order.index(level) + 1]
-        rows = np.flatnonzero(wanted[table.column(level)])
-        if left_out and "iteration" not in levels:
-            rows = rows[~np.isin(table.iteration[rows], left_out)]
-        if not len(rows):
+        found = _places(run, levels, left_out, wanted)
+        if found is None:
             continue
-        found, _ = Groups.single(table, rows).split(levels)
         nodes += len(found)
         codes = [found.codes(each) for each in levels]
-        of_name, place = ranked(codes[-1])
-        places = counts_of(place, len(of_name))
-        times = sums_of(found.elapsed_ns, place, len(of_name))
-        for code, count, time_ns in zip(of_name, places.tolist(), times.tolist(), strict=True):
-            name = table.text_of(level, int(code))
-            named.append(NameFound(level, name, count, whole.each(time_ns)))
         for node in _longest(found.elapsed_ns, limit).tolist():
             labels = zip(levels, codes, strict=True)
-            path = tuple(table.text_of(each, int(code[node])) for each, code in labels)
+            path = tuple(run.table.text_of(each, int(code[node])) for each, code in labels)
             base = base_of(run, replace(view, path=path))
             hits.append(Hit(level, path, base.each(int(found.elapsed_ns[node]))))
     hits.sort(key=lambda hit: -hit.elapsed_ns)
-    named.sort(key=lambda each: -each.elapsed_ns)
-    return Found(tuple(hits[:limit]), names, nodes, tuple(named[:limit]))
+    return Found(tuple(hits[:limit]), names, nodes)
+
+
+def _matching(
+    run: Run, view: View, text: str
+) -> Iterator[tuple[str, Mask, tuple[str, ...], tuple[int, ...]]]:
+    """Of each level with names, which of its codes match, the levels down to it, and the
+    iterations that take no part in its places."""
+    if not text.strip():
+        raise UsageError("find needs part of a name, or a regular expression")
+    without = run.left_out(replace(view, path=()))
+    for level, dictionary in NAMED:
+        levels = view.order[: view.order.index(level) + 1]
+        left_out = () if "iteration" in levels else tuple(without)
+        yield level, _wanted(run, dictionary, text), levels, left_out
+
+
+def _places(
+    run: Run, levels: Sequence[str], left_out: Sequence[int], wanted: Mask
+) -> Groups | None:
+    """The nodes of the codes that are wanted of the last level; None without any."""
+    if not wanted.any():
+        return None
+    rows = np.flatnonzero(wanted[run.table.column(levels[-1])])
+    if left_out:
+        rows = rows[~np.isin(run.table.iteration[rows], left_out)]
+    return Groups.single(run.table, rows).split(levels)[0] if len(rows) else None
+
+
+def _counts(codes: AnyArray) -> tuple[list[int], list[int]]:
+    """The distinct codes, and how often each comes."""
+    distinct, place = ranked(codes)
+    return distinct.tolist(), counts_of(place, len(distinct)).tolist()
 
 
 def names_found(run: Run, text: str) -> tuple[int, int]:

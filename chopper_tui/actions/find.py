@@ -53,15 +53,17 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 async def find_in_run(screen: Explorer, argument: str) -> None:
     """Offer the operations and kernels whose names match, or their places."""
     from chopper_core.views.find import find_everywhere as find_nodes
+    from chopper_core.views.find import names_everywhere
     from chopper_tui.widgets.dialogs import option_cells
 
     refuse_of_set(screen)
-    found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
-    if not found.hits:
+    asked = screen.run, screen.view, argument
+    found = await run_in_thread(names_everywhere, *asked)
+    if not found.by_name:
         raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
     screen.searched = argument
     if len(found.by_name) < 2 or len(found.by_name) == found.nodes:
-        _choose_place(screen, found)
+        _choose_place(screen, await run_in_thread(find_nodes, *asked))
         return
     scale = scale_of(METRICS["elapsed_ns"], found.by_name[0].elapsed_ns)
     times = [f"{scale.cell(each.elapsed_ns):>8} {scale.text}  " for each in found.by_name]
@@ -79,8 +81,7 @@ async def find_in_run(screen: Explorer, argument: str) -> None:
 
     async def places_of(key: str) -> None:
         one = found.by_name[int(key)]
-        args = (screen.run, screen.view, argument)
-        _choose_place(screen, await run_in_thread(partial(find_nodes, one=one), *args))
+        _choose_place(screen, await run_in_thread(partial(find_nodes, one=one), *asked))
 
     shown = f", the {len(options)} longest" if found.names > len(options) else ""
     screen.choose(f"{count(found.names, 'name')}{shown}", options, None, places_of)

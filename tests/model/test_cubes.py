@@ -27,7 +27,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NoSuchNode
 from chopper_core.util.grouping import distinct
 from chopper_core.views import VIEWS, view_specs
-from chopper_core.views.find import find_everywhere
+from chopper_core.views.find import find_everywhere, names_everywhere
 from chopper_core.views.query import query
 from chopper_core.views.shared import signal_charts as charts_module
 from chopper_core.views.shared.row_columns import node_figures
@@ -226,6 +226,7 @@ def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
         )
         assert set(ours_found.hits) == set(theirs_found.hits)
         assert (ours_found.names, ours_found.nodes) == (theirs_found.names, theirs_found.nodes)
+        assert names_everywhere(fast, whole, text) == names_everywhere(slow, whole, text)
 
 
 @pytest.mark.parametrize("name", VIEWS)

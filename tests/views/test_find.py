@@ -15,7 +15,7 @@ from chopper_core.columns import Values
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
-from chopper_core.views.find import find_everywhere, hit_rows
+from chopper_core.views.find import find_everywhere, hit_rows, names_everywhere
 from chopper_core.views.query import query
 from tests.support import Row, run_of, sample_run
 
@@ -48,10 +48,12 @@ def test_the_hits_are_the_nodes_whose_names_match(text: str, order: tuple[str, .
     of_names: dict[tuple[str, str], list[float]] = defaultdict(list)
     for hit in found.hits:
         of_names[hit.level, hit.path[-1]].append(hit.elapsed_ns)
-    assert {(each.level, each.name): (each.places, each.elapsed_ns) for each in found.by_name} == {
+    named = names_everywhere(run, View("", order=order, is_total=True), text)
+    assert {(each.level, each.name): (each.places, each.elapsed_ns) for each in named.by_name} == {
         name: (len(times), sum(times)) for name, times in of_names.items()
     }
-    one = found.by_name[0]
+    assert (named.names, named.nodes) == (found.names, found.nodes)
+    one = named.by_name[0]
     alone = find_everywhere(run, View("", order=order, is_total=True), text, limit=10_000, one=one)
     assert alone.nodes == one.places and {hit.path[-1] for hit in alone.hits} == {one.name}
     times = [hit.elapsed_ns for hit in found.hits]
@@ -61,10 +63,11 @@ def test_the_hits_are_the_nodes_whose_names_match(text: str, order: tuple[str, .
 
 
 def test_nothing_found_and_nothing_asked() -> None:
-    assert find_everywhere(sample_run(), View(""), "no_such_name").nodes == 0
-    for text in ("", "  ", "(", "time>1ms"):
-        with pytest.raises(UsageError):
-            find_everywhere(sample_run(), View(""), text)
+    for find in (find_everywhere, names_everywhere):
+        assert find(sample_run(), View(""), "no_such_name").nodes == 0
+        for text in ("", "  ", "(", "time>1ms"):
+            with pytest.raises(UsageError):
+                find(sample_run(), View(""), text)
 
 
 def test_hits_in_a_table() -> None:
