@@ -612,8 +612,8 @@ def test_a_phase_that_waits_for_its_host(wording: Wording) -> None:
 @pytest.mark.parametrize(
     ("late_ns", "said"),
     [
-        (100_000, "launch latency is exposed: 3.567 ms of idle time per GPU"),
-        (300_000, "the step is launch-bound: 10.7 ms of idle time per GPU"),
+        (100_000, "Launch latency is exposed: 3.567 ms of idle time per GPU"),
+        (300_000, "The step is launch-bound: 10.7 ms of idle time per GPU"),
     ],
 )
 def test_a_phase_that_waits_after_launch_calls(late_ns: int, said: str) -> None:
