@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             # A signal may be raised at the call itself.
             terminal.give_terminal_back(before)
-    except (KeyboardInterrupt, terminal.Ended) as ended:
+    except KeyboardInterrupt as ended:
         terminal.give_terminal_back(before)
         number = getattr(ended, "signal", signal.SIGINT)
         with suppress(OSError):

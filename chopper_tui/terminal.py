@@ -41,8 +41,11 @@ _taken = 0
 """The signal that was raised; 0: none."""
 
 
-class Ended(BaseException):
-    """A signal asked the program to end; half-written output is removed on the way out."""
+class Ended(KeyboardInterrupt):
+    """A signal asked the program to end; half-written output is removed on the way out.
+
+    Python's compiler, at work while a module is imported, ignores any error but its base.
+    """
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)
@@ -145,7 +148,7 @@ def give_terminal_back(before: dict[int, Any]) -> None:
 def _raise_again(lost: Any) -> None:
     """Send a signal again that came where nothing can be raised, as in a finaliser."""
     global _begun_s
-    if isinstance(lost.exc_value, KeyboardInterrupt | Ended):
+    if isinstance(lost.exc_value, KeyboardInterrupt):
         _begun_s = 0.0
         number = getattr(lost.exc_value, "signal", signal.SIGINT)
         start_new_thread(os.kill, (os.getpid(), number))

@@ -131,13 +131,14 @@ def account_rank(
         launch, kinds = links.launch_ns[own], kind[own]
         stream, step = activities.stream[own], iteration[own]
         found = accounted(start, took, kinds, stream, launch, step, host)
-        columns = dict(found.columns)
+        columns = {name: narrowed(values) for name, values in found.columns.items()}
+        found = replace(found, columns=columns)
         thread = links.points.thread[own]
         gaps += _gaps(number, start, thread, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
         outside.append(_outside(beside, number, found.outside, host.steps))
         if not gpu.any():
-            charges = {name: narrowed(columns.pop(name)) for name in [*columns]}
+            charges = columns
         else:
             for name, values in columns.items():
                 charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values

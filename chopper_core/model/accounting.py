@@ -141,10 +141,12 @@ def account(
     has_steps = host is not None and len(host.steps) > 0
     busy, begin, end, order = _busy_and_idle(start_ns, duration_ns, kind, stream, has_steps)
     gaps = _gaps_of(begin, end, order, start_ns, start_ns + duration_ns, launch_ns, host)
+    # First: it takes the most memory.
+    outside = gaps.outside
     spent = gaps.times()
     hidden = busy.pop("hidden_ns")
     columns = {**busy, **gaps.charges(spent, len(start_ns)), "hidden_ns": hidden}
-    return Account(columns, spent, gaps.outside)
+    return Account(columns, spent, outside)
 
 
 def _busy_and_idle(
@@ -326,15 +328,9 @@ def _gaps_of(
         return _Idle(begin, begin, begin, never, end, launch, lost, following, following)
     step = host.step_of
     after = np.where(has_next, step[following], NO_STEP)
-    # An asynchronous copy may end steps later: the step before is the latest that has begun.
-    reached = np.maximum.accumulate(np.append(NO_STEP, step[order]))
-    before = reached[place]
+    before, owner = _begun_before(place, order, step)
     is_cut = (after > before) | (after == NO_STEP)
     spans = host.steps
-    # The last activity of that step that has begun.
-    is_latest = step[order] == reached[1:]
-    latest = np.maximum.accumulate(np.append(0, np.where(is_latest, np.arange(count), 0)))
-    owner = order[latest[place]]
     bounds = np.append(spans.end_ns, np.iinfo(np.int64).min)
     ended = np.where(is_cut, np.clip(bounds[before], begin, end), begin)
     # Work of no step that was launched before the step began: what its queue held.
@@ -351,6 +347,15 @@ def _gaps_of(
     opens &= (end - launch > QUICK_LAUNCH_NS) & ~host.is_queue_empty(launch)
     queued = np.where(opens, np.maximum(launch, left), _NEVER)
     return _Idle(begin, ended, left, queued, end, launch, lost, following, owner)
+
+
+def _begun_before(place: Index, order: Index, step: Index) -> tuple[Index, Index]:
+    """The latest step that has begun before each gap, and the last activity of it that has: an
+    asynchronous copy may end steps later. `place` of the activities in their order begin before."""
+    reached = np.maximum.accumulate(np.append(NO_STEP, step[order]))
+    is_latest = step[order] == reached[1:]
+    latest = np.maximum.accumulate(np.append(0, np.where(is_latest, np.arange(len(order)), 0)))
+    return reached[place], order[latest[place]]
 
 
 def _with_ends(

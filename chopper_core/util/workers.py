@@ -264,7 +264,7 @@ def _submitted(
             bytes_read = context.RawArray("q", len(paths))
             stop = context.RawValue("b")
             shelf = Shelf(context, workers, text_bytes) if text_bytes else None
-            with _inherited():
+            with _inherited(context.get_start_method()):
                 shared = bytes_read, stop, shelf
                 given = (os.getpid(), shared, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
@@ -287,18 +287,23 @@ def _end(pool: Executor, futures: Sequence[Future[Any]]) -> None:
 
 
 @contextmanager
-def _inherited() -> Iterator[None]:
+def _inherited(start_method: str) -> Iterator[None]:
     """What worker processes take over from this one when they are started.
 
     They must not import the main script, which would repeat all that one without a `__main__` guard
     does; they need a standard error that is a file, not that of an app; and this process handles
-    Ctrl-C, which they have blocked from their first instruction.
+    Ctrl-C, which they have blocked from their first instruction. Signals to this one wait until all
+    are started: a worker whose parent is gone before it has its work ends in a traceback.
     """
     import signal
+    from multiprocessing import resource_tracker
 
     with children.safe_path():
+        if start_method != "fork":
+            # On its start, which is with the first worker else, it blocks no signal any more.
+            resource_tracker.ensure_running()
         main = sys.modules["__main__"]
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         sys.modules["__main__"] = ModuleType("__main__")
         try:
             with redirect_stderr(sys.__stderr__):
@@ -316,8 +321,11 @@ def _start_worker(
     parent: int, shared: tuple[Any, Any, Any], limit: int, debug_target: str, processes: int
 ) -> None:
     global _shared
+    import signal
+
     children.forget_handlers()
     children.end_with(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
     _shared = shared
     _processes.set(processes)
     if limit:

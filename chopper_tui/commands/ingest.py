@@ -16,7 +16,7 @@ from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.arguments import READING
 from chopper_tui.commands.options import progress_line
 from chopper_tui.commands.output import tell
-from chopper_tui.terminal import Ended, guard_mapped_files, remark
+from chopper_tui.terminal import guard_mapped_files, remark
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -52,7 +52,7 @@ def run(options: Namespace) -> int:
             else:
                 given = {"jobs": options.jobs, "overrides": overrides, "executor": executor}
                 failed = batch.ingest_store(options.run, store, progress, **given)
-    except (KeyboardInterrupt, Ended) as error:
+    except KeyboardInterrupt as error:
         error.add_note("the same command resumes")
         raise
     except Exception as error:
@@ -75,7 +75,9 @@ def _work_out(store: Path) -> None:
     try:
         with progress_line() as progress:
             work_out(name_of(store), progress)
-    except (ChopperError, MemoryError) as error:
+    except Exception as error:
+        if not isinstance(error, ChopperError) and not is_out_of_memory(error):
+            raise
         debug.note(f"{store} is whole; its summary is not worked out: {error}")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import io
+import multiprocessing.util
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -71,6 +73,9 @@ def in_child(arguments: list[str], log: Path, disturb: Callable[[], None]) -> in
                 signal.signal(number, signal.SIG_DFL)
             disturb()
             code = __main__.main()
+            # As at the end of a process that isn't a copy of this one.
+            threading._shutdown()  # type: ignore[attr-defined]
+            multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         except BaseException as error:
             print(f"Traceback: {error!r}", file=sys.stderr)
         finally:
@@ -140,6 +145,21 @@ def test_a_signal_that_no_code_can_raise_comes_again(
         with pytest.raises(terminal.Ended):
             terminal.raise_taken()
     finally:
+        terminal.give_terminal_back(before)
+
+
+def test_a_signal_while_python_compiles_a_module_is_raised() -> None:
+    """Its compiler takes other exceptions than Ctrl-C for constants that it can't work out."""
+    before = terminal.take(terminal.end_program)
+    source = "\n".join(f"x = (2 ** 40 + {number}) * 2 ** 40" for number in range(20_000))
+    try:
+        with pytest.raises(terminal.Ended):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            for _ in range(1000):
+                compile(source, "a module", "exec")
+                assert not terminal._taken, "lost"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         terminal.give_terminal_back(before)
 
 

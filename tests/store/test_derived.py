@@ -77,7 +77,7 @@ def copy(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shutil.copytree(store, tmp_path / "run.chopper")
 
 
-def _json(name: Path, address: str, opened: Callable[[str], Run] = cache.open_cached) -> str:
+def _json(name: Path | str, address: str, opened: Callable[[str], Run] = cache.open_cached) -> str:
     run = opened(str(name))
     frame = frame_of(run, parse(f"{name}{address}"))
     text = render_frame(frame, "json")
@@ -791,3 +791,29 @@ def test_ingest_checks_the_findings_once_however_large_they_are(
     assert len(asked) == 1
     kept_names = {path.name.partition("-")[0] for path in _files(copy)}
     assert {"findings", "overview", "ranges", "advice"} - kept_names == set()
+
+
+def test_what_is_kept_of_rows_is_of_the_stored_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace may be read in another order than that of the levels, in which stores have it."""
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    name, read = str(small_files()), cache._read
+
+    def shuffled(*asked: Any) -> Run:
+        run = read(*asked)
+        order = np.random.default_rng(1).permutation(len(run.table))
+        return replace(run, table=run.table.take(order))
+
+    addresses = [f"?view={view}" for view in VIEWS]
+    expected = {each: _json(name, each, lambda path: open_run(path, jobs=1)) for each in addresses}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_read", shuffled)
+    first = cache.open_cached(name, jobs=1)
+    found = {each: _everything(first, each) for each in addresses}
+    assert isinstance(first.derived, Derived)
+    first.derived.wait()
+    monkeypatch.setattr(cache, "_read", lambda *asked: pytest.fail("it is read again"))
+    for each in addresses:
+        assert _everything(cache.open_cached(name), each) == found[each], each
+        assert _json(name, each) == expected[each], each

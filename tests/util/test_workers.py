@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -34,6 +35,10 @@ def die_in_worker(path: Path, progress: Progress) -> int:
     if os.getpid() != int((path.parent / "parent").read_text()):
         os._exit(1)
     return 1
+
+
+def blocked_signals(_: Path, __: Progress) -> list[int]:
+    return sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 @pytest.fixture
@@ -175,6 +180,20 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, where: str) -> 
 def print_and_read(path: Path, progress: Progress) -> int:
     print("a library's banner")
     return read_size(path, progress)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_workers_leave_ctrl_c_to_the_process_that_started_them(
+    files: list[Path], is_first: bool
+) -> None:
+    """Also the first ones of a process, with which Python starts a tracker that lets it in. This
+    process has no signal blocked after that."""
+    if is_first:
+        resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    found = read_all([files[0], files[2]], blocked_signals, silent, 2)
+    assert found == [[signal.SIGINT]] * 2
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 @pytest.mark.sweep

@@ -125,6 +125,7 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
     first = own.open(source, part_bytes)
     if first is None or source.likely_bytes < shared_from:
         return own.rest(source)
+    shares: list[Given] = []
     with TemporaryDirectory(prefix="chopper-", ignore_cleanup_errors=True) as name:
         work = partial(_help, folder=Path(name), state=first)
         text_bytes = part_bytes + source.piece_bytes
@@ -138,7 +139,7 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
                 if not (shelf.lay(part, pieces) or own.add_part(part, pieces, first)):
                     break
             shelf.close()
-            shares = [(own.parts, own.tables.share())]
+            shares.append((own.parts, own.tables.share()))
             for future in futures:
                 if future.exception() or not isinstance(given := future.result(), tuple):
                     return None
@@ -146,7 +147,7 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
                 content = content_of(file)
                 share.columns = [mapped_columns(content, each) for each in places]
                 shares.append((parts, share))
-            return _joined(source, shares)
+    return _joined(source, shares)
 
 
 def _parts(source: ByteSource, part_bytes: int) -> Iterator[tuple[_PartPieces, list[bytes]]]:

@@ -85,6 +85,7 @@ from chopper_core.tables.columns import (
     packed_values,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
+from chopper_core.tables.mmap_columns import let_go
 from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows, column_types
 from chopper_core.util.grouping import distinct, run_mask
 
@@ -311,6 +312,7 @@ class TraceTables:
                     if column in codes[number]:
                         values = codes[number][column][values]
                     table.append(column, values)
+                let_go()
         self.event_counts.update(dict.fromkeys(found[_CATEGORY], 0))
         for share in shares:
             self.event_counts.update(share.counts)
