@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 import chopper_core
 from chopper_core import findings
-from chopper_core.analyses import lane_cells, leads
+from chopper_core.analyses import lane_cells, launch_columns, leads
 from chopper_core.analyses import lanes as lanes_module
 from chopper_core.analyses.lanes import Lane, waits_of
 from chopper_core.answers import opening
@@ -45,7 +45,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, ranks, view_module
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.shared import evidence, kept_answers
+from chopper_core.views.shared import evidence, kept_answers, row_columns
 from chopper_core.views.shared.kept_answers import StoredAnswer
 from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_core.work import kernel_classes
@@ -318,6 +318,20 @@ def test_a_timeline_opened_again_brings_no_activities_together(
     run.derived.wait()
     # A window is one of very many: none is kept.
     assert _files(copy) == files
+
+
+def test_columns_of_very_many_activities_are_kept(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_columns, "_MANY", 0)
+    addresses = [f"{at}?{view}columns=comm_wait_ns" for at in ("", ":gpu=1") for view in
+                 ("view=launch&", "")]  # fmt: skip
+    expected = [_json(copy, each) for each in addresses]
+    assert all("comm_wait_ns" in each for each in expected)
+    monkeypatch.setattr(launch_columns, "_during_comm", None)
+    assert [_json(copy, each) for each in addresses] == expected
+    with pytest.raises(TypeError):
+        _json(copy, ":gpu=1/iteration=12?columns=comm_wait_ns")
 
 
 def test_what_many_rows_open_is_not_worked_out_again(
