@@ -40,16 +40,21 @@ _WITHOUT: Final = {
 def detail_of(context: FindingsContext, finding: Finding) -> str:
     """The long sentence of a finding, what it costs per step where that isn't said, and why it
     saves more or less than that, or why that is unknown."""
-    text, cost = _with_time(context, finding.detail), finding.cost_ns
+    text, cost = _as_sentence(finding.title, _with_time(context, finding.detail)), finding.cost_ns
     if cost is None:
-        return text
+        return f"{text}."
     if time(round(cost)) not in text:
         text += f". It costs {time(round(cost))}{_cost_unit(context, finding)}"
     sentences = [text, _saving(context, finding)]
     if finding.see_also:
         sentences.append(f"See also '{finding.see_also}', which takes much of the same time")
-    said = [*filter(None, sentences)]
-    return ". ".join(said) + ("." if len(said) > 1 else "")
+    return ". ".join(filter(None, sentences)) + "."
+
+
+def _as_sentence(title: str, text: str) -> str:
+    """A detail with a capital, but for a name of the trace that its title begins with, too."""
+    first = text.partition(" ")[0]
+    return text if title.startswith(first) else text[:1].upper() + text[1:]
 
 
 def cost_of(context: FindingsContext, finding: Finding) -> str:

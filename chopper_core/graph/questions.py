@@ -33,7 +33,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
-from chopper_core.util.arrays import Codes, Float64, Index, Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -339,24 +339,25 @@ def as_peers(
     sum of the work (Lin et al., OSDI 2025).
     """
     table, nodes = run.table, graph.activities
-    rows = graph.row[nodes].astype(np.intp)
-    own = chosen[rows]
     if MICROBATCH in table.measured:
-        return _as_schedule(table, nodes, rows, own)
-    if len(distinct(table.column(axis)[rows])) < 2:
+        rows = graph.row[nodes].astype(np.intp)
+        return _as_schedule(table, nodes, rows, chosen[rows])
+    alike = LikeActivities.of(run, graph, axis)
+    rows, keys, unit = alike.rows, alike.keys, alike.unit
+    who, transfers = alike.who, alike.transfers
+    own, whole = chosen[rows], len(distinct(who))
+    if whole < 2:
         raise NothingToShow(f"no peers: the run has one {'GPU' if axis == 'gpu' else axis}")
-    keys = _same_kernels(table, rows, axis)
-    unit = _units(table, rows)
     kind = table.kind[rows]
     among = np.ones(len(rows), np.bool_) if kernels is None else kernels[rows]
     peers = ~own & among & np.isin(kind, distinct(kind[own]))
-    who = table.column(axis)[rows]
-    is_whole = not peers.any() or len(distinct(who[own])) == len(distinct(who))
+    is_whole = not peers.any() or len(distinct(who[own])) == whole
     if is_whole:
         # What the terms leave out, such as operations, is no peer: each is one of the others.
         peers = among
-    extra = own & (kind == Kind.COPY) & _is_extra(table, rows, axis, peers)
-    transfers = like_transfers(run, rows, axis)
+    extra = own & (kind == Kind.COPY)
+    if extra.any():
+        extra &= _is_extra(table, rows, axis, peers)
     uneven = UnevenWork.of(table, rows, own, peers, who, axis, keys[0])
 
     def new(work: Float64) -> Float64:
@@ -394,6 +395,30 @@ def as_peers(
         return np.stack([usual * low, usual, usual * high])
 
     return Change(nodes[own], new, axis=axis)
+
+
+class LikeActivities(Struct, frozen=True, eq=False):
+    """What the activities of a graph have in common with those of peers that differ in an axis,
+    whichever of them are asked about."""
+
+    rows: Index
+    keys: list[Index]
+    """What the same kernel has in common with that of peers, the closest first."""
+    unit: Float64
+    who: AnyArray
+    transfers: Index | None
+
+    @classmethod
+    def of(cls, run: Run, graph: StepGraph, axis: str) -> LikeActivities:
+        """Those of a graph, made once: of many ranks they are many megabytes."""
+
+        def made() -> LikeActivities:
+            table, rows = run.table, graph.row[graph.activities].astype(np.intp)
+            keys, unit = _same_kernels(table, rows, axis), _units(table, rows)
+            who = table.column(axis)[rows]
+            return cls(rows, keys, unit, who, like_transfers(run, rows, axis))
+
+        return run.memo(("like activities", graph, axis), made)
 
 
 def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
@@ -582,6 +607,67 @@ def _units(table: KernelTable, rows: Index) -> Float64:
     return np.where(units > 0, units, np.nan)
 
 
+class NodesOfHosts(Struct, frozen=True, eq=False):
+    """The host's nodes of a graph before a launch or the end of a step, whichever are asked
+    about."""
+
+    every: Index
+    rows: Index
+    """The row that each counts for."""
+    is_after: Int8
+    """Whether that was launched before."""
+    back: Int64
+    """A launch, or the end of a step, comes after the calls before it: how many are between."""
+    is_first: Mask
+    block: Index
+    """The GPU, step and phase of each, as a number."""
+    blocks: int
+
+    @classmethod
+    def of(cls, run: Run, graph: StepGraph) -> NodesOfHosts:
+        def made() -> NodesOfHosts:
+            table, every = run.table, nodes_of_host(graph)
+            rows, is_after = rows_of_hosts(graph, every)
+            every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
+            back = nth_of(rows[::-1], is_after[::-1])[::-1]
+            block = combined([table.gpu[rows], table.iteration[rows], table.phase[rows]])[1]
+            blocks = int(block.max(initial=-1)) + 1
+            return cls(every, rows, is_after, back, back == 0, block, blocks)
+
+        return run.memo(("host nodes", graph), made)
+
+
+class LikeLaunches(Struct, frozen=True, eq=False):
+    """What the host's nodes of a graph have in common with those of peers, by some labels."""
+
+    launch: Index
+    code: Index
+    count: int
+    in_step: Index
+    steps: int
+    has_step: Mask
+    """Whether several GPUs have it in a step."""
+
+    @classmethod
+    def of(cls, run: Run, graph: StepGraph, names: Sequence[str]) -> LikeLaunches:
+        def made() -> LikeLaunches:
+            table, hosts = run.table, NodesOfHosts.of(run, graph)
+            rows, same = hosts.rows, [table.column(name) for name in names]
+            launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
+            launch = combined([launch, hosts.is_after])[1]
+            code = combined([launch, hosts.back])[1]
+            in_step = combined([code, table.iteration[rows]])[1]
+            steps = int(in_step.max(initial=-1)) + 1
+            has_step = _numbers_of(table.gpu[rows], in_step, steps)[in_step] > 1
+            return cls(launch, code, int(code.max(initial=-1)) + 1, in_step, steps, has_step)
+
+        return run.memo(("like launches", graph, names), made)
+
+
+_LAUNCHES: Final = (("phase", "layer", "operation", "kernel"), ("phase", "operation", "kernel"))
+"""Labels of a launch that is the same on peers, the closest first."""
+
+
 def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     """The host's time before the same launches on other GPUs in the same step, else in any; where a
     whole phase is chosen, that of all of them.
@@ -589,9 +675,8 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
     """
-    table, every = run.table, nodes_of_host(graph)
-    rows, is_after = rows_of_hosts(graph, every)
-    every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
+    table, hosts = run.table, NodesOfHosts.of(run, graph)
+    every, rows, block, blocks = hosts.every, hosts.rows, hosts.block, hosts.blocks
     own = np.isin(every, nodes)
     # Of a phase that is chosen on all GPUs and in all steps, each is a peer of the others.
     phase = ranked(table.phase[rows])[1]
@@ -601,15 +686,11 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
         len(distinct(each[own])) >= len(distinct(each[each != NO_LABEL])) for each in spots
     )
     peers = ~own | (is_whole[phase] & is_everywhere)
-    # A launch, or the end of a step, comes after the calls before it.
-    back = nth_of(rows[::-1], is_after[::-1])[::-1]
-    for names in (("phase", "layer", "operation", "kernel"), ("phase", "operation", "kernel")):
-        same = [table.column(name) for name in names]
-        launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
-        launch = combined([launch, is_after])[1]
-        code = combined([launch, back])[1]
-        count = int(code.max(initial=-1)) + 1
-        there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]
+    for names in _LAUNCHES:
+        alike = LikeLaunches.of(run, graph, names)
+        launch, code, count = alike.launch, alike.code, alike.count
+        launches = int(launch.max(initial=-1)) + 1
+        there = counts_of(launch[peers & hosts.is_first], launches)[launch]
         known = counts_of(code[peers], count)[code]
         is_alike = _mostly_alike(launch[own], launch[peers])
         if is_alike:
@@ -621,18 +702,12 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 
-    gpu, iteration = table.gpu[rows], table.iteration[rows]
-    in_step = combined([code, iteration])[1]
-    steps = int(in_step.max(initial=-1)) + 1
-    has_step = _numbers_of(gpu, in_step, steps)[in_step] > 1
-    block = combined([gpu, iteration, table.phase[rows]])[1]
-    blocks = int(block.max(initial=-1)) + 1
-
     def new(work: Float64) -> Float64:
         time = work[every]
         usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code]
+        in_step, steps = alike.in_step, alike.steps
         of_step = quantiles_of(time[peers], in_step[peers], steps, (0.5,))[:, 0][in_step]
-        usual = np.where(has_step & np.isfinite(of_step), of_step, usual)
+        usual = np.where(alike.has_step & np.isfinite(of_step), of_step, usual)
         usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))
         is_slower = sums_of(time, block, blocks) > sums_of(usual, block, blocks)
         return np.asarray(np.where(is_slower[block], usual, time)[own])

@@ -28,7 +28,7 @@ from chopper_core.ingest.untraced import ReadSamples, read_files
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
-from chopper_core.model.tree import in_order, level_order
+from chopper_core.model.tree import ordered
 from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
@@ -257,9 +257,7 @@ def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
     with ExitStack() as stack:
         for table in tables:
             # With the texts of the tables before it, its codes become those of the whole.
-            own = concatenate([whole, table])
-            if not in_order(own):
-                own = own.take(level_order(own))
+            own = ordered(concatenate([whole, table]))
             for name, values in _all_columns(own).items():
                 if name not in files:
                     files[name] = stack.enter_context((folder / f"{len(files)}.bin").open("wb"))

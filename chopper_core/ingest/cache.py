@@ -20,6 +20,7 @@ from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.inputs import FoundRun
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
+from chopper_core.model.tree import ordered
 from chopper_core.store.format import (
     FILES,
     STORE_INDEX,
@@ -122,6 +123,9 @@ def open_cached(
     # With more memory the run would be another.
     if shortages() != before or is_foreign:
         return respelled(run, name)
+    # What is kept of rows is of those that later processes read.
+    if (table := ordered(run.table)) is not run.table:
+        run = replace(run, table=table)
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 

@@ -46,6 +46,11 @@ def level_order(table: KernelTable) -> Index:
     return np.lexsort((table.stream, table.start_ns, *keys))
 
 
+def ordered(table: KernelTable) -> KernelTable:
+    """The table in the order of the levels, as stores have it."""
+    return table if in_order(table) else table.take(level_order(table))
+
+
 def in_order(table: KernelTable) -> bool:
     open_ = np.ones(max(len(table) - 1, 0), np.bool_)
     for name in (*LEVELS, "start_ns", "stream"):

@@ -17,7 +17,7 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
-from chopper_core.model.tree import in_order, level_order
+from chopper_core.model.tree import ordered
 from chopper_core.store import format as layout
 from chopper_core.tables.arrow_files import write_arrow, write_lists
 from chopper_core.util.arrays import AnyArray, encodable, json_of
@@ -81,13 +81,11 @@ def check_place(folder: Path) -> None:
 def _write_files(run: Run, folder: Path, origin: str) -> None:
     # A question of a view is no part of a run; predicted times are marked by its sources.
     run = replace(run, overrides=run.overrides.of_run)
-    table = run.table
+    table = ordered(run.table)
     cpu = msgspec.json.decode(
         json_of([msgspec.convert(file, SampledFile, from_attributes=True) for file in run.cpu]),
         type=tuple[SampledFile, ...],
     )
-    if not in_order(table):
-        table = table.take(level_order(table))
     cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
     samples = {n: [getattr(file, n).ravel() for file in run.cpu] for n in layout.CPU_ARRAYS}
     places = {

@@ -75,7 +75,9 @@ def _work_out(store: Path) -> None:
     try:
         with progress_line() as progress:
             work_out(name_of(store), progress)
-    except (ChopperError, MemoryError) as error:
+    except Exception as error:
+        if not isinstance(error, ChopperError) and not is_out_of_memory(error):
+            raise
         debug.note(f"{store} is whole; its summary is not worked out: {error}")
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 import chopper_core
 from chopper_core import findings
-from chopper_core.analyses import lane_cells
+from chopper_core.analyses import lane_cells, launch_columns, leads
 from chopper_core.analyses import lanes as lanes_module
 from chopper_core.analyses.lanes import Lane, waits_of
 from chopper_core.answers import opening
@@ -45,7 +45,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, ranks, view_module
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.shared import evidence, kept_answers
+from chopper_core.views.shared import evidence, kept_answers, row_columns
 from chopper_core.views.shared.kept_answers import StoredAnswer
 from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_core.work import kernel_classes
@@ -77,7 +77,7 @@ def copy(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shutil.copytree(store, tmp_path / "run.chopper")
 
 
-def _json(name: Path, address: str, opened: Callable[[str], Run] = cache.open_cached) -> str:
+def _json(name: Path | str, address: str, opened: Callable[[str], Run] = cache.open_cached) -> str:
     run = opened(str(name))
     frame = frame_of(run, parse(f"{name}{address}"))
     text = render_frame(frame, "json")
@@ -318,6 +318,20 @@ def test_a_timeline_opened_again_brings_no_activities_together(
     run.derived.wait()
     # A window is one of very many: none is kept.
     assert _files(copy) == files
+
+
+def test_columns_of_very_many_activities_are_kept(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_columns, "_MANY", 0)
+    addresses = [f"{at}?{view}columns=comm_wait_ns" for at in ("", ":gpu=1") for view in
+                 ("view=launch&", "")]  # fmt: skip
+    expected = [_json(copy, each) for each in addresses]
+    assert all("comm_wait_ns" in each for each in expected)
+    monkeypatch.setattr(launch_columns, "_during_comm", None)
+    assert [_json(copy, each) for each in addresses] == expected
+    with pytest.raises(TypeError):
+        _json(copy, ":gpu=1/iteration=12?columns=comm_wait_ns")
 
 
 def test_what_many_rows_open_is_not_worked_out_again(
@@ -777,3 +791,47 @@ def test_ingest_checks_the_findings_once_however_large_they_are(
     assert len(asked) == 1
     kept_names = {path.name.partition("-")[0] for path in _files(copy)}
     assert {"findings", "overview", "ranges", "advice"} - kept_names == set()
+
+
+def test_the_first_places_share_what_they_are_made_of(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them compares the GPUs, which takes seconds for thousands."""
+    made: list[View] = []
+    compared = leads._leads
+
+    def counted(run: Run, view: View) -> leads.RankLeads:
+        made.append(view)
+        return compared(run, view)
+
+    monkeypatch.setattr(leads, "_leads", counted)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", 0)
+    monkeypatch.setattr(opening, "_REMEMBERED", 0)
+    work_out(str(copy))
+    assert len(made) == len(set(made)) > 0
+
+
+def test_what_is_kept_of_rows_is_of_the_stored_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace may be read in another order than that of the levels, in which stores have it."""
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    name, read = str(small_files()), cache._read
+
+    def shuffled(*asked: Any) -> Run:
+        run = read(*asked)
+        order = np.random.default_rng(1).permutation(len(run.table))
+        return replace(run, table=run.table.take(order))
+
+    addresses = [f"?view={view}" for view in VIEWS]
+    expected = {each: _json(name, each, lambda path: open_run(path, jobs=1)) for each in addresses}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_read", shuffled)
+    first = cache.open_cached(name, jobs=1)
+    found = {each: _everything(first, each) for each in addresses}
+    assert isinstance(first.derived, Derived)
+    first.derived.wait()
+    monkeypatch.setattr(cache, "_read", lambda *asked: pytest.fail("it is read again"))
+    for each in addresses:
+        assert _everything(cache.open_cached(name), each) == found[each], each
+        assert _json(name, each) == expected[each], each

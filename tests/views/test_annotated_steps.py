@@ -331,7 +331,7 @@ def test_a_host_that_is_late_after_its_last_launch_makes_its_phase_host_bound(
         loop.run([Work(100 * MS)])
         loop.trace.note(f"ProfilerStep#{number}", begin, loop.now)
     run = opened(tmp_path, loop)
-    wording(details(api.OpenRun(run).frame("?view=findings"))[0], "optimizer", "host-bound")
+    wording(details(api.OpenRun(run).frame("?view=findings"))[0], "Optimizer", "host-bound")
     found = api.OpenRun(run).what_if("phase=optimizer host x0")
     saving = found.row(found.labels.index("phase=optimizer host x0"))["saving_ns"]
     assert saving == pytest.approx(100e6, rel=0.01)

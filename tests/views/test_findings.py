@@ -290,7 +290,7 @@ def test_the_slow_layer(run: Run, truth: dict[str, Any], wording: Wording) -> No
 
 def test_the_largest_overhead(wording: Wording, run: Run, truth: dict[str, Any]) -> None:
     row = only(run, "overhead")
-    wording(row["said"], "a clock below nominal")
+    wording(row["said"], "A clock below nominal")
     # The clock is known on all GPUs, as the bar of the overview has it; the next loss on two.
     wording(row["said"], "13.7 %", "GPUs 0 and 5")
     sums: dict[str, float] = dict.fromkeys(("frequency_ns", "mfma_underutilisation_ns"), 0.0)
@@ -603,7 +603,7 @@ def test_one_gpu_alone_is_no_straggler() -> None:
 def test_a_phase_that_waits_for_its_host(wording: Wording) -> None:
     late = stretched(rows(), lambda row: (row.phase == Phase.FORWARD) * 250_000, idle=True)
     row = only(run_of(late), "host-bound")
-    wording(row["said"], "forward", "host-bound", "4.328 ms")
+    wording(row["said"], "Forward", "host-bound", "4.328 ms")
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 245_000
     assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_host_ns"
@@ -612,8 +612,8 @@ def test_a_phase_that_waits_for_its_host(wording: Wording) -> None:
 @pytest.mark.parametrize(
     ("late_ns", "said"),
     [
-        (100_000, "launch latency is exposed: 3.567 ms of idle time per GPU"),
-        (300_000, "the step is launch-bound: 10.7 ms of idle time per GPU"),
+        (100_000, "Launch latency is exposed: 3.567 ms of idle time per GPU"),
+        (300_000, "The step is launch-bound: 10.7 ms of idle time per GPU"),
     ],
 )
 def test_a_phase_that_waits_after_launch_calls(late_ns: int, said: str) -> None:
@@ -697,7 +697,7 @@ def test_an_operation_that_is_slow_in_one_iteration(wording: Wording) -> None:
 def test_an_iteration_that_takes_longer(wording: Wording) -> None:
     slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
     row = only(run_of(slow), "iteration")
-    wording(row["said"], "step 5", "43.2 ms", "8", "36 ms", "compute, 7.2 ms")
+    wording(row["said"], "Step 5", "43.2 ms", "8", "36 ms", "compute, 7.2 ms")
     assert row["cost_ns"] == pytest.approx(36 * 200_000 / 8)
     assert found(run_of(slow), "operation") == []
 
@@ -775,7 +775,7 @@ def test_steps_that_differ_are_one_finding(wording: Wording) -> None:
     wording(row["said"], "36 ms", "72 ms", "2.0 times", "step 2")
     assert row["cost_ns"] == pytest.approx(36 * MS * 3 / 5)
     even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
-    wording(only(even, "iteration")["said"], "step 1", "37.8 ms")
+    wording(only(even, "iteration")["said"], "Step 1", "37.8 ms")
     warm_up = run_of(stretched(rows(2, 3), lambda row: MS * (row.iteration == 0)))
     assert only(warm_up, "iteration")["cost_ns"] is None
 
@@ -1017,7 +1017,7 @@ def test_missing_data_has_no_cost(wording: Wording) -> None:
     wording(said[0]["said"], "counters", "telemetry")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
-    wording(told, "no activity has a layer", "216 activities", "launch record")
+    wording(told, "No activity has a layer", "216 activities", "launch record")
 
 
 def unlabelled(run: Run) -> list[str]:
@@ -1037,7 +1037,7 @@ def test_work_of_no_layer_has_no_unknown_layer(wording: Wording) -> None:
     rules = np.where(run.table.layer < 0, Rule.NONE, run.table.layer_rule)
     unknown = replace(run, table=replace(run.table, layer_rule=rules.astype(np.int8)))
     (note,) = unlabelled(unknown)
-    wording(note, "the layer", "50.0 %")
+    wording(note, "The layer", "50.0 %")
 
 
 def test_a_gap_between_two_programs_is_said_and_one_within_a_step_is_not(wording: Wording) -> None:

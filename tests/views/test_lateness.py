@@ -376,9 +376,9 @@ def test_of_many_late_gpus_the_latest_are_explained(wording: Wording) -> None:
     together, rest = findings(run)
     named = ", ".join(str(gpu) for gpu in list(behind)[:16])
     wording(together, f"GPUs {named} and 48 more", ": GPU 1 ")
-    assert rest == sentence
+    assert rest == f"{sentence}."
     frame = query(run, parse("R?view=findings"))
-    opened = frame.target(details(frame).index(sentence))
+    opened = frame.target(details(frame).index(f"{sentence}."))
     assert (opened.name, opened.sort) == ("ranks", "-delay_ns")
     assert sentence in query(run, parse("R?view=ranks")).notes
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import isclose
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -36,7 +37,11 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Number
+from chopper_core.views.shared.kept_answers import StoredColumn
 from chopper_core.views.spec import ViewResult
+
+_MANY: Final = 1 << 20
+"""Activities whose columns may take long: those of fewer are computed each time."""
 
 
 class LabelledActivities(Struct, frozen=True, eq=False):
@@ -159,11 +164,32 @@ class Columns:
             if self._nodes is None:
                 found = self._activities.values(self._run, self._view, metric)
             else:
-                found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
+                found = self._computed(metric, self._nodes)
             if name == SHARE and self._counted is not None:
                 found = replace(found, missing=~(found.present() & self._counted))
             self._values[name] = self._doubted(name, self._based(metric, found))
         return self._values[name]
+
+    def _computed(self, metric: Metric, nodes: Groups) -> Values:
+        """A registered column of groups; of very many activities kept with the run's files."""
+        run, whole = self._run, nodes if nodes is not self._nodes else self._whole
+
+        def made() -> Values:
+            return metric.compute(Scope.of(run, nodes, whole))
+
+        def checked(stored: StoredColumn) -> Values:
+            if len(stored.values) != len(nodes):
+                raise ValueError("a column of other rows")
+            return stored.values
+
+        origins = nodes.origin, whole.origin
+        is_known = METRICS.get(metric.name) is metric and None not in origins
+        if not is_known or int(whole.sizes().sum()) < _MANY:
+            return made()
+        key = "column", metric.name, *origins
+        stored = partial(StoredColumn.of, metric)
+        found: Values = run.kept(key, StoredColumn, made, stored, checked)
+        return found
 
     @property
     def _activities(self) -> LabelledActivities:
@@ -176,12 +202,12 @@ class Columns:
         """Values marked where a doubt touches the column's figures: of the GPUs that it is of."""
         if not self.is_doubted(name):
             return values
-        from chopper_core.analyses.samples import doubted_gpus
+        marked, rows = values.present(), self._gpus_of_rows
+        if rows is not None and any(doubt.gpus for doubt in self._run.doubts):
+            from chopper_core.analyses.samples import doubted_gpus  # few have doubtful samples
 
-        marked, gpus = values.present(), doubted_gpus(self._run, name)
-        rows = self._gpus_of_rows
-        if gpus and rows is not None:
-            marked &= np.isin(rows, sorted(gpus))
+            if gpus := doubted_gpus(self._run, name):
+                marked &= np.isin(rows, sorted(gpus))
         if values.extrapolated is not None:
             marked |= values.extrapolated
         return replace(values, extrapolated=marked)
@@ -235,7 +261,7 @@ class Columns:
         if metric.name in self._totals:
             return self._totals[metric.name]
         whole = self._activities.whole if self._is_labelled else self._whole
-        found = metric.compute(Scope.of(self._run, whole))
+        found = self._computed(metric, whole)
         if found.is_extrapolated(0):
             self._extrapolated.add(metric.name)
         return None if found.words is not None else self._based_total(metric, found.at(0))

@@ -95,7 +95,7 @@ def _reading(options: argparse.Namespace) -> Section:
 def _huge(options: argparse.Namespace) -> Section:
     if not options.huge:
         return Section([], [*budgets.of_huge(None)])
-    found = reading.measure(options.huge, 1, alone=True)
+    found = reading.measure(options.huge, options.rounds, alone=True)
     return Section([*reading.lines(found)], [*budgets.of_huge(found)])
 
 

@@ -78,7 +78,8 @@ def of_reading(found: Measured) -> Iterator[Budget]:
 def of_huge(found: Measured | None) -> Iterator[Budget]:
     """The memory of a trace of a gigabyte, and what a second process saves."""
     one, two = (found.costs[name] if found else None for name in (TABLE, SHARED))
-    yield at_most("peak memory, 1 GB trace", 350, one and one.peak_mb, "MB")
+    for name, cost in (("one process", one), ("two processes", two)):
+        yield at_most(f"peak memory, 1 GB trace, {name}", 350, cost and cost.peak_mb, "MB")
     what = "time of two processes against one, 1 GB trace, wall"
     if not one or not two:
         yield Budget(what, "≤ 0.6 ×", NOT_MEASURED, None)

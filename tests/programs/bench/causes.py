@@ -331,12 +331,12 @@ def rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
         return 0
     if not gpus and truth.run.config.ranks > 1 and len(named) == 1:
         return 0
-    if not all(re.search(each, sentence) for each in expected.place(truth, run)):
+    if not all(re.search(each, sentence, re.I) for each in expected.place(truth, run)):
         return 1
     words = expected.words
     if expected.unseen and not truth.style.startswith(_SHOW_HOST):
         words = expected.unseen
-    return 3 if re.search(words, sentence) else 2
+    return 3 if re.search(words, sentence, re.I) else 2
 
 
 class Clean(Struct, frozen=True):

@@ -76,7 +76,7 @@ class FoundInFile(Struct, frozen=True):
         """The first finding that names it in its title; of one step it names that too."""
         when = "" if self.step is None else rf"\b(?:step|iteration)s?\b.*\b{self.step}\b"
         right = (each for each in self.found if re.search(self.words, each.title, re.I))
-        return next((each for each in right if re.search(when, each.detail)), None)
+        return next((each for each in right if re.search(when, each.detail, re.I)), None)
 
     @property
     def ratio(self) -> float | None:

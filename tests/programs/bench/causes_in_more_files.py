@@ -222,7 +222,7 @@ class FoundInMore(Struct, frozen=True):
         """The first finding that names it."""
         for each in self.found:
             text = f"{each.title} {each.detail}"
-            if all(re.search(words, text) for words in self.words.split(" && ")):
+            if all(re.search(words, text, re.I) for words in self.words.split(" && ")):
                 return each
         return None
 

@@ -2044,7 +2044,7 @@ class Verdict:
     def is_named(self, row: dict[str, Any]) -> bool:
         text = f"{row['name']} {row['detail']} {row['advice']}"
         kind, place = self.incident.kind, self.incident.place
-        return bool(re.search(kind, text) and re.search(place, text))
+        return bool(re.search(kind, text, re.I) and re.search(place, text, re.I))
 
 
 def judge(incident: Incident, truth: float, before: list[Any], now: list[Any]) -> Verdict:
