@@ -220,7 +220,8 @@ def work_out(store: str, progress: Progress = silent) -> None:
             # Columns are computed once they are asked for, as a screen does.
             for column in frame.columns:
                 _ = frame.values[column.name], frame.total.get(column.name)
-        if names[number + 1 : number + 2] != ["whatif"]:
+        # The first ones are made of the same; the others share little.
+        if number >= names.index(_FIRST[-1]):
             run.memo.trim(_REMEMBERED)
     chosen = run.signal().name
     if len(run.signal_names) > 1:

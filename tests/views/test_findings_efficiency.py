@@ -124,7 +124,7 @@ def test_steps_that_begin_slowly_cost_what_kernels_take_longer_there(
     assert (row is not None) == named
     if row is not None:
         assert row["cost_ns"] == pytest.approx(lost / 6, rel=0.25)
-        assert "in the first" in str(row["detail"])
+        assert "In the first" in str(row["detail"])
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])

@@ -77,7 +77,7 @@ def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> No
     rate = throughput.total["tokens_per_s"] * len(run.gpus)
     assert known["#k tok/s"] == pytest.approx(rate / 1e3, rel=0.001)
     finding = next(
-        text for text in details(query(run, View("R", name="findings"))) if "exposed comm" in text
+        text for text in details(query(run, View("R", name="findings"))) if "xposed comm" in text
     )
     assert f", {known['exposed # %']:.1f} %)" in finding
     power = query(run, View("R", name="power"))

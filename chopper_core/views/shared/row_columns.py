@@ -202,12 +202,12 @@ class Columns:
         """Values marked where a doubt touches the column's figures: of the GPUs that it is of."""
         if not self.is_doubted(name):
             return values
-        from chopper_core.analyses.samples import doubted_gpus
+        marked, rows = values.present(), self._gpus_of_rows
+        if rows is not None and any(doubt.gpus for doubt in self._run.doubts):
+            from chopper_core.analyses.samples import doubted_gpus  # few have doubtful samples
 
-        marked, gpus = values.present(), doubted_gpus(self._run, name)
-        rows = self._gpus_of_rows
-        if gpus and rows is not None:
-            marked &= np.isin(rows, sorted(gpus))
+            if gpus := doubted_gpus(self._run, name):
+                marked &= np.isin(rows, sorted(gpus))
         if values.extrapolated is not None:
             marked |= values.extrapolated
         return replace(values, extrapolated=marked)
