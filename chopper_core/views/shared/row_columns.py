@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from math import isclose
+from time import monotonic
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from chopper_core.columns.filter import NAME
 from chopper_core.columns.lookup import missing_throughout, reasons
 from chopper_core.columns.time import INSTANCES, SHARE
 from chopper_core.model.groups import Groups
-from chopper_core.model.memo import LazyMap
+from chopper_core.model.memo import WORTH_KEEPING_S, LazyMap
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
@@ -125,6 +126,8 @@ class Columns:
             name: self._based_total(each, result.total.get(name))
             for name, (each, _) in chosen.items()
         }
+        self._takes_long = False
+        """Whether a column of very many activities took long."""
         self._extrapolated: set[str] = set()
         """The columns whose total was computed and is extrapolated."""
         self.metrics = tuple(map(self.metric, names))
@@ -175,7 +178,10 @@ class Columns:
         run, whole = self._run, nodes if nodes is not self._nodes else self._whole
 
         def made() -> Values:
-            return metric.compute(Scope.of(run, nodes, whole))
+            begun_s = monotonic()
+            found = metric.compute(Scope.of(run, nodes, whole))
+            self._takes_long |= monotonic() - begun_s >= WORTH_KEEPING_S
+            return found
 
         def checked(stored: StoredColumn) -> Values:
             if len(stored.values) != len(nodes):
@@ -188,7 +194,8 @@ class Columns:
             return made()
         key = "column", metric.name, *origins
         stored = partial(StoredColumn.of, metric)
-        found: Values = run.kept(key, StoredColumn, made, stored, checked)
+        is_costly = self._takes_long  # It may be made of one that took long.
+        found: Values = run.kept(key, StoredColumn, made, stored, checked, is_costly=is_costly)
         return found
 
     @property
