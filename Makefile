@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo check test test-all smoke monkey fuzz faults live-hour test-record lint types format clean docs bench bench-quick bench-peers
+.PHONY: demo check test sweep test-all smoke monkey fuzz faults live-hour test-record lint types format clean docs bench bench-quick bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -20,6 +20,10 @@ check: $(VENV)/dev lint types
 # What CI runs. Rewriting every assertion of a fresh clone takes a tenth of the time: only failures get it.
 test: $(VENV)/dev lint types
 	$(PYTEST) -m "not sweep" --assert=plain || { $(PYTEST) -m "not sweep" --last-failed --last-failed-no-failures none; exit 1; }
+
+# What CI runs once a day: key sweeps, old terminals, process kills, damaged files. SWEEP takes folders and options: make sweep SWEEP=tests/tui
+sweep: $(VENV)/dev
+	$(PYTEST) -m sweep $(SWEEP)
 
 # Installs the wheel on each supported Python of this machine and once with the lowest versions of its dependencies, and tries it.
 smoke: $(VENV)/dev

@@ -216,8 +216,12 @@ def work_out(store: str, progress: Progress = silent) -> None:
         what = "the summary" if name in _FIRST else name
         progress(f"work out {what}", number, len(names))
         with suppress(ChopperError):
-            query(run, with_view(View(store), name))
-        if names[number + 1 : number + 2] != ["whatif"]:
+            frame = query(run, with_view(View(store), name))
+            # Columns are computed once they are asked for, as a screen does.
+            for column in frame.columns:
+                _ = frame.values[column.name], frame.total.get(column.name)
+        # The first ones are made of the same; the others share little.
+        if number >= names.index(_FIRST[-1]):
             run.memo.trim(_REMEMBERED)
     chosen = run.signal().name
     if len(run.signal_names) > 1:

@@ -144,7 +144,9 @@ async def by(screen: Explorer, argument: str) -> None:
         raise UsageError("this view has no other split; p splits the tree")
     if argument:
         kept = runs_filter(screen.view)
-        await screen.change(replace(screen.view, by=argument, filter=kept, sort="", columns=()))
+        # As its dialog calls it, too: steps are `iteration` in an address.
+        split = {level_title(choice): choice for choice in choices}.get(argument, argument)
+        await screen.change(replace(screen.view, by=split, filter=kept, sort="", columns=()))
         return
     options = [(choice, level_title(choice), "") for choice in choices]
     chosen = screen.view.by or screen.frame.by or choices[0]

@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 import chopper_core
 from chopper_core import findings
-from chopper_core.analyses import lane_cells, launch_columns
+from chopper_core.analyses import lane_cells, launch_columns, leads
 from chopper_core.analyses import lanes as lanes_module
 from chopper_core.analyses.lanes import Lane, waits_of
 from chopper_core.answers import opening
@@ -791,6 +791,24 @@ def test_ingest_checks_the_findings_once_however_large_they_are(
     assert len(asked) == 1
     kept_names = {path.name.partition("-")[0] for path in _files(copy)}
     assert {"findings", "overview", "ranges", "advice"} - kept_names == set()
+
+
+def test_the_first_places_share_what_they_are_made_of(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them compares the GPUs, which takes seconds for thousands."""
+    made: list[View] = []
+    compared = leads._leads
+
+    def counted(run: Run, view: View) -> leads.RankLeads:
+        made.append(view)
+        return compared(run, view)
+
+    monkeypatch.setattr(leads, "_leads", counted)
+    monkeypatch.setattr(opening, "_MOST_OF_ALL", 0)
+    monkeypatch.setattr(opening, "_REMEMBERED", 0)
+    work_out(str(copy))
+    assert len(made) == len(set(made)) > 0
 
 
 def test_what_is_kept_of_rows_is_of_the_stored_ones(

@@ -80,7 +80,7 @@ async def test_every_key_that_was_typed_is_read_again() -> None:
 
 @pytest.mark.sweep
 def test_a_crash_is_repeated_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> str:
+    def broken(*_: object, **__: object) -> str:
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr("chopper_core.render.info.info_text", broken)
@@ -98,7 +98,7 @@ def test_a_crash_is_repeated_from_its_file(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_error_of_a_command_is_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(*_: object) -> int:
+    def broken(*_: object, **__: object) -> int:
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr("chopper_tui.commands.keys.run", broken)
