@@ -214,17 +214,17 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "token energy": {"power headline": "· # a token"},
     "MFU": {"overview headline": "· MFU #", "live headline": "· MFU #"},
     "exposed communication": {
-        "findings sentence": r"(?:^exposed communication takes(?! \S+ \S+ per usual)"
+        "findings sentence": r"(?:^Exposed communication takes(?! \S+ \S+ per usual)"
         "|; with the waits) #"
     },
     "exposed": {
         "overview headline": "exposed #",
         "live headline": "exposed #",
-        "findings sentence": r"(?:^exposed communication takes \S+ \S+ per (?:GPU and )?step \("
+        "findings sentence": r"(?:^Exposed communication takes \S+ \S+ per (?:GPU and )?step \("
         r"|; with the waits \S+ \S+, )#",
     },
     "low clock": {
-        "findings sentence": "^a clock below nominal is the largest (?:known )?overhead: #"
+        "findings sentence": "^A clock below nominal is the largest (?:known )?overhead: #"
     },
     "power": {
         "overview headline": r"· #$",

@@ -27,7 +27,7 @@ from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
-from chopper_core.views.shared.told_findings import ranges, told, unknown_in_short
+from chopper_core.views.shared.told_findings import ToldFinding, ranges, told, unknown_in_short
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -95,7 +95,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
     savings = [each.saving_ns for each in findings]
-    ends = ranges(run, view, known)
+    ends, said = ranges(run, view, known), told(run, view, known)
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     bound = np.array([each.is_bound for each in findings], np.bool_)
     return ViewResult(
@@ -118,8 +118,8 @@ def answer(run: Run, view: View) -> ViewResult:
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
         ),
         shown=_shown(run, findings),
-        opens=lambda row: _evidence(findings[row], view),
-        headline=(_headline(known, unknown_in_short(told(run, view, known))),),
+        opens=lambda row: _evidence(said[row], view),
+        headline=(_headline(known, unknown_in_short(said)),),
         base=replace(base_of_steps(run, view), is_of_step=True),
         notes=(
             *_together(context, worth, placed),
@@ -137,11 +137,10 @@ def _shown(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
     return (*costs, CONFIDENCE.name, RULE.name, DETAIL.name)
 
 
-def _evidence(finding: Finding, view: View) -> View:
-    """The view that shows it, of the run as this view names it, with the same baseline."""
-    evidence = replace(finding.evidence, run=view.run)
+def _evidence(finding: ToldFinding, view: View) -> View:
+    """The view that shows it, with the same baseline."""
     same = view.baseline is not None and view.baseline.path is None
-    return replace(evidence, baseline=view.baseline) if same else evidence
+    return replace(finding.evidence, baseline=view.baseline) if same else finding.evidence
 
 
 def _rounded(figures: Sequence[float | None]) -> Values:

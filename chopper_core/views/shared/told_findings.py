@@ -140,7 +140,7 @@ def _told(known: Checked) -> tuple[ToldFinding, ...]:
             evidence=finding.evidence,
             confidence=finding.confidence,
             share_pct=100 * context.share(finding.worth_ns or 0.0) if has_steps else 0.0,
-            remedy=finding.remedy if finding.is_replayed else "",
+            remedy=finding.remedy if finding.is_replayed or finding.is_removed_with_whole else "",
         )
         for (rule, finding), whose in known.placed
     )
