@@ -118,7 +118,7 @@ OF_STEPS: Final = columns(
         iteration_energy_j).
         missing: the step is truncated, or telemetry covers only part of it on some GPU
     token_energy_mj | mJ | per token
-        Energy of a step over its tokens (see the view throughput): of a GPU its own, of an
+        Energy of a step over its tokens (see the view throughput): of a GPU its own, of a
         step those of all GPUs.
         missing: the tokens are unknown, or telemetry covers only part of a step
         source: telemetry, and trace or address
