@@ -34,6 +34,7 @@ from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.tables.mmap_columns import content_of
+from chopper_core.util import children
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import file_state, remove_folder, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
@@ -104,7 +105,7 @@ def _only_writer(store: Path) -> Iterator[None]:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
-        with os.fdopen(handle):
+        with os.fdopen(handle), children.own_lock(handle):
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

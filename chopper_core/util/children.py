@@ -66,6 +66,29 @@ def forget_handlers() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+_locks: Final[set[int]] = set()
+"""Open files whose locks are those of this process."""
+
+
+@contextmanager
+def own_lock(handle: int) -> Iterator[None]:
+    """Have copies of this process close a locked file: its lock is held as long as one has it open,
+    and a copy may live on for a moment once this process was killed."""
+    _locks.add(handle)
+    try:
+        yield
+    finally:
+        _locks.discard(handle)
+
+
+def _leave_locks() -> None:
+    for handle in _locks:
+        os.close(handle)
+
+
+os.register_at_fork(after_in_child=_leave_locks)
+
+
 def end_with(parent: int) -> None:
     """End this process, whatever it does, soon after its parent, which SIGKILL asks nothing."""
 

@@ -466,6 +466,24 @@ def test_a_second_writer_is_refused_where_folders_have_no_locks(
     assert store.exists() and not leftovers(store)
 
 
+def test_the_lock_of_a_killed_writer_is_gone_with_it(source: Path, tmp_path: Path) -> None:
+    """Workers are copies of it, which live on for a moment: none of them holds it."""
+    store = tmp_path / "a.chopper"
+    end, until = os.pipe()
+    writer = os.fork()
+    if not writer:
+        with batch._only_writer(store):
+            if not os.fork():
+                os.close(until)
+                os.read(end, 1)  # Until the test ends.
+            os._exit(0)
+    os.waitpid(writer, 0)
+    with batch._only_writer(store):
+        pass
+    os.close(until)
+    os.close(end)
+
+
 def test_traces_that_are_gone_need_the_name_of_the_run(source: Path, tmp_path: Path) -> None:
     store, traces = tmp_path / "a.chopper", tmp_path / "traces"
     traces.mkdir()
