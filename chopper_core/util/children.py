@@ -82,8 +82,8 @@ def own_lock(handle: int) -> Iterator[None]:
 
 
 def _leave_locks() -> None:
-    for handle in _locks:
-        os.close(handle)
+    while _locks:
+        os.close(_locks.pop())
 
 
 os.register_at_fork(after_in_child=_leave_locks)
