@@ -256,7 +256,7 @@ def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) 
 
     Labels that one has more often than another are unmatched. Rows are in the order of the levels.
     """
-    if _are_equal(table, parts, PLACES):
+    if _are_equal(table, parts, levels):
         return parts
     rows, sizes = np.concatenate(parts), [len(own) for own in parts]
     labels = [table.column(level)[rows] for level in levels]
