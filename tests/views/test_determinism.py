@@ -163,6 +163,21 @@ def test_kernels_of_which_iterations_have_other_numbers_have_no_partners() -> No
     assert np.stack(same_kernels(table, [parts[0], parts[2]], LEVELS[2:])).shape == (2, 4)
 
 
+def test_kernels_of_other_names_at_the_same_place_are_not_the_same() -> None:
+    rows = [
+        Row(1000 * iteration + 10 * at, 5, iteration=iteration, kernel=name)
+        for iteration, names in ((1, "ab"), (2, "ac"))
+        for at, name in enumerate(names)
+    ]
+    run = run_of(rows)
+    parts = [run.tree().node(("0", str(number))).rows for number in (1, 2)]
+    assert np.stack(same_kernels(run.table, parts, LEVELS[2:5])).shape == (2, 2)
+    places = np.stack(same_kernels(run.table, parts, LEVELS[2:]))
+    assert [
+        run.table.text_of("kernel", int(code)) for code in run.table.kernel[places].ravel()
+    ] == [*"aa"]
+
+
 def test_the_figures_are_the_truth_s(both: Run, flat: Run) -> None:
     for run, name in ((both, "fsdp2"), (flat, "fsdp1")):
         found = steadiness(run, parse("R"))
