@@ -7,12 +7,10 @@ would take importing pyarrow, which takes longer than opening a store.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final
-from weakref import WeakSet
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -22,10 +20,7 @@ from chopper_core.util.arrays import AnyArray
 ENDS: Final = " ends"
 """Suffix of a list column's name, for the offsets of its rows."""
 
-_ALIGNED: Final = 8
-
 Content = mmap.mmap | bytes
-_mapped: Final[WeakSet[mmap.mmap]] = WeakSet()
 
 
 class ColumnPlace(Struct, frozen=True, array_like=True):
@@ -42,19 +37,9 @@ def content_of(path: Path) -> Content:
     """The content of a file, mapped; read whole if the file system can't map it."""
     try:
         with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return path.read_bytes()
-    _mapped.add(mapped)
-    return mapped
-
-
-def let_go() -> None:
-    """Leave what was read of mapped files to the system's cache, from which it comes again."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        for each in list(_mapped):
-            with suppress(ValueError, OSError):  # It may just have been closed.
-                each.madvise(mmap.MADV_DONTNEED)
 
 
 def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
@@ -66,20 +51,6 @@ def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
 
 def mapped_columns(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
     return {name: numbers_at(content, place) for name, place in places.items()}
-
-
-def write_columns(
-    file: IO[bytes], tables: Sequence[Mapping[str, AnyArray]]
-) -> list[dict[str, ColumnPlace]]:
-    """Write the columns of tables one after the other, for another process; their places."""
-    found: list[dict[str, ColumnPlace]] = []
-    for columns in tables:
-        found.append({})
-        for name, values in columns.items():
-            file.write(bytes(-file.tell() % _ALIGNED))
-            found[-1][name] = ColumnPlace(values.dtype.str, file.tell(), len(values))
-            file.write(values.data)
-    return found
 
 
 def lists_of(columns: Mapping[str, AnyArray], name: str) -> list[AnyArray]:
