@@ -747,12 +747,17 @@ def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
 
 
-@pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [({}, []), ({"_MOST_REPLAYED": 0}, ["whatif"]), ({"_MOST_OF_ALL": 0}, ["comms", "whatif"])],
+    ids=["all", "all but long replays", "first"],
+)
 def test_ingest_works_out_all_places_or_of_large_runs_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], left: list[str]
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
-    monkeypatch.setattr(opening, "_MOST_OF_ALL", most)
+    for limit, most in limits.items():
+        monkeypatch.setattr(opening, limit, most)
     made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
@@ -766,7 +771,7 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     assert not asked.take() and not checks
     for address in ALL:
         _json(stores[""], address)
-    assert asked.take() == ([] if most else ["comms", "whatif"])
+    assert asked.take() == left
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
