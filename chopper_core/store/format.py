@@ -194,17 +194,25 @@ class Label(Struct, frozen=True):
 def read_label(folder: Path) -> Label:
     """The label of a store of any version; its fields are empty if it can't be read."""
     try:
-        return msgspec.json.decode(read_small(folder / STORE_INDEX), type=Label)
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return _label_in(read_small(folder / STORE_INDEX))
+    except OSError:
+        return Label()
+
+
+def _label_in(index: bytes) -> Label:
+    try:
+        return msgspec.json.decode(index, type=Label)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return Label()
 
 
 def read_index(folder: Path) -> StoreIndex:
-    schema = read_label(folder).schema
-    if schema.startswith(_STORE) and schema != SCHEMA:
-        raise _other_version(folder)  # Whose index has other fields.
     try:
-        index = msgspec.json.decode(read_small(folder / STORE_INDEX), type=StoreIndex)
+        content = read_small(folder / STORE_INDEX)
+        schema = _label_in(content).schema
+        if schema.startswith(_STORE) and schema != SCHEMA:
+            raise _other_version(folder)  # Whose index has other fields.
+        index = msgspec.json.decode(content, type=StoreIndex)
         is_whole = index == index.checked()
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise unreadable(folder, error) from error
@@ -231,8 +239,12 @@ def unreadable(folder: Path, error: Exception) -> DataError:
 
 
 def recreate(folder: Path) -> str:
-    """The end of an error: how to get a readable store."""
-    return f"re-create it with: chopper ingest RUN -o {folder}"
+    """The end of an error: how to get a readable store, from its run where that is still there."""
+    from shlex import quote
+
+    name = read_label(folder).name
+    is_there = os.path.isabs(name) and all(map(os.path.exists, name.split(",")))
+    return f"re-create it with: chopper ingest {quote(name) if is_there else 'RUN'} -o {folder}"
 
 
 @cache

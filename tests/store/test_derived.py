@@ -687,12 +687,31 @@ def test_the_cache_is_bounded_by_size_and_age(
     assert names() == ["0-state"]
 
 
+def test_the_cache_is_looked_at_after_many_runs_or_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after each: of thousands, looking takes longer than reading."""
+    trimmed: list[Path | None] = []
+    monkeypatch.setattr(cache, "trim", trimmed.append)
+    monkeypatch.setattr(cache, "_MOST_FOLDERS", 3)
+    monkeypatch.setattr(cache, "_written", cache._Written(3, 0))
+    (tmp_path / "file").write_bytes(bytes(1000))
+    for _ in range(9):
+        cache._trim_once_due(tmp_path, is_run=True)
+    assert trimmed == [tmp_path] * 3
+    monkeypatch.setenv("CHOPPER_CACHE_GB", "0.000032")
+    for _ in range(6):
+        cache._trim_once_due(tmp_path, is_run=False)
+    assert trimmed[3:] == [None] * 2
+
+
 def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the cached runs, by size and by when they were used last: reading is using."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(cache, "_MOST_FOLDERS", 0)
     derived = cache.directory().parent / "derived"
 
     def sizes() -> list[int]:
