@@ -62,7 +62,7 @@ def arguments_of(run: Run, frame: Frame) -> Arguments:
     added = (f"+{name}" for name in names)
     columns = (*names, *added, *(f"-{column.name}" for column in frame.columns))
     terms, limits = filter_terms(frame), mark_limits()
-    known: dict[str, tuple[str, ...]] = {
+    listed: dict[str, tuple[str, ...]] = {
         "view": (*SET_VIEWS, *VIEWS)
         if isinstance(run, SeveralRuns)
         else (EXPLORE, *views_of_one_run(), INFO),
@@ -97,9 +97,9 @@ def arguments_of(run: Run, frame: Frame) -> Arguments:
 
     def words(name: str) -> tuple[str, ...]:
         # Of thousands of GPUs only for who asks for them: a command line opens at once.
-        return (*run.others, *_baseline_paths(run, frame)) if name == "baseline" else known[name]
+        return (*run.others, *_baseline_paths(run, frame)) if name == "baseline" else listed[name]
 
-    return LazyMap((*known, "baseline"), words)
+    return LazyMap((*listed, "baseline"), words)
 
 
 def completions(
