@@ -55,7 +55,7 @@ from chopper_tui.draw.page import LOOK
 from tests.conftest import ROOT
 from tests.demo import small_files
 from tests.programs.answers import addresses
-from tests.support import sample_run
+from tests.support import place_of_row, sample_run
 from tests.wording import Wording
 
 ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=whatif")
@@ -665,7 +665,7 @@ def test_the_cache_is_bounded_by_size_and_age(
         write_store(sample_run(), run / f"{number}-state", private=True)
         os.utime(run / f"{number}-state", (now - 100 * number, now - 100 * number))
     size = sum(file.stat().st_size for file in (run / "0-state").iterdir())
-    place = cache.kept("rows", str(tmp_path))
+    place = place_of_row(tmp_path)
     place.keep([1.0])
 
     def names() -> list[str]:
@@ -710,7 +710,7 @@ def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
     (older,) = (each for each in derived.iterdir() if each.stat().st_mtime < time.time() - 100)
     _json(stores[2], "?view=ranks")
     assert len(sizes()) == 2 and not older.exists(), "that of the second store went"
-    place = cache.kept("rows", str(tmp_path))
+    place = place_of_row(tmp_path)
     place.keep([1.0])
     os.utime(place.file, (time.time() - 24 * 3600 * (cache.MOST_DAYS - 1),) * 2)
     assert place.recall(list[float]) == [1.0]
