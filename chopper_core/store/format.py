@@ -187,6 +187,7 @@ class Label(Struct, frozen=True):
     """The part of `store.json` that is the same in every version."""
 
     schema: str = ""
+    fingerprint: str = ""
     name: str = ""
     origin: str = field(name="of", default="")
 
@@ -209,14 +210,15 @@ def _label_in(index: bytes) -> Label:
 def read_index(folder: Path) -> StoreIndex:
     try:
         content = read_small(folder / STORE_INDEX)
-        schema = _label_in(content).schema
-        if schema.startswith(_STORE) and schema != SCHEMA:
-            raise _other_version(folder)  # Whose index has other fields.
+        label = _label_in(content)
+        own = SCHEMA, fingerprint()
+        if label.schema.startswith(_STORE) and (label.schema, label.fingerprint) != own:
+            raise _other_version(folder)  # Whose index may have other fields.
         index = msgspec.json.decode(content, type=StoreIndex)
         is_whole = index == index.checked()
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise unreadable(folder, error) from error
-    if index.schema != SCHEMA or index.fingerprint != fingerprint():
+    if (index.schema, index.fingerprint) != own:
         raise _other_version(folder)
     if not set(index.files) <= FILES:
         raise DataError(f"{folder} is a corrupt store (it names other files); {recreate(folder)}")

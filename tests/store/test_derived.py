@@ -43,7 +43,7 @@ from chopper_core.store.writer import write_store
 from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, ranks, view_module
+from chopper_core.views import VIEWS, overview, ranks, view_module
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers, row_columns
 from chopper_core.views.shared.kept_answers import StoredAnswer
@@ -854,3 +854,37 @@ def test_what_is_kept_of_rows_is_of_the_stored_ones(
     for each in addresses:
         assert _everything(cache.open_cached(name), each) == found[each], each
         assert _json(name, each) == expected[each], each
+
+
+def test_each_value_that_is_kept_has_a_key_of_its_own(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds under one key would replace each other, and each be worked out again in turn."""
+    kinds: dict[str, set[object]] = {}
+    recall = Derived.recall
+
+    def noted(self: Derived, key: tuple[object, ...], kind: type[Any]) -> Any:
+        kinds.setdefault(repr(key), set()).add(kind)
+        return recall(self, key, kind)
+
+    monkeypatch.setattr(Derived, "recall", noted)
+    for name in VIEWS:
+        if name != "live":
+            _json(copy, f"?view={name}")
+    assert len(kinds) > len(VIEWS)
+    assert not [key for key, found in kinds.items() if len(found) > 1]
+
+
+def test_lanes_of_another_width_need_nothing_else_of_the_summary(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cache.open_cached(str(copy))
+    expected = _drawn(_overview_lanes(run))
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    for path in _files(copy):
+        if path.name.startswith("lanes-"):
+            path.unlink()
+    monkeypatch.setattr(overview, "_lag_ns", None)
+    monkeypatch.setattr(overview, "_cards", None)
+    assert _drawn(_overview_lanes(cache.open_cached(str(copy)))) == expected

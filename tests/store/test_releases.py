@@ -118,7 +118,7 @@ def test_next_to_other_runs_it_fails_alone_and_says_why(
 
 
 @pytest.mark.parametrize("store", EARLIER[-1:], indirect=True)
-@pytest.mark.parametrize("command", ["open {store}", "open {run} vs {store}"])
+@pytest.mark.parametrize("command", ["open {store}", "open {run}?base={store}"])
 def test_the_explorer_stays_with_its_run(
     command: str, store: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
