@@ -282,7 +282,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
         return questions.at_peak(run, graph, chosen.rows)
     if change == "as peers":
         if chosen.is_host:
-            return questions.host_as_peers(run, graph, nodes)
+            return questions.host_as_peers(run, graph, nodes, chosen.differ_in)
         return questions.as_peers(run, graph, chosen.rows, chosen.differ_in, chosen.kernels)
     return questions.without_contention(
         predictor, chosen.rows, as_others=change == "contention as peers"

@@ -668,9 +668,10 @@ _LAUNCHES: Final = (("phase", "layer", "operation", "kernel"), ("phase", "operat
 """Labels of a launch that is the same on peers, the closest first."""
 
 
-def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
+def host_as_peers(run: Run, graph: StepGraph, nodes: Index, axis: str) -> Change:
     """The host's time before the same launches on other GPUs in the same step, else in any; where a
-    whole phase is chosen, that of all of them.
+    whole phase is chosen, that of all of them. Steps have those of the same GPU as peers: what its
+    host does in all of them stays.
 
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
@@ -699,6 +700,9 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     if is_alike:
         # A launch that none of them has is more than they do.
         is_extra |= own & (known == 0)
+    of_gpu = combined([code, table.gpu[rows]])[1] if axis == "iteration" else None
+    if of_gpu is not None:
+        is_extra &= counts_of(of_gpu[peers], int(of_gpu.max(initial=-1)) + 1)[of_gpu] == 0
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 
@@ -708,6 +712,10 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
         in_step, steps = alike.in_step, alike.steps
         of_step = quantiles_of(time[peers], in_step[peers], steps, (0.5,))[:, 0][in_step]
         usual = np.where(alike.has_step & np.isfinite(of_step), of_step, usual)
+        if of_gpu is not None:
+            gpus = int(of_gpu.max(initial=-1)) + 1
+            always = quantiles_of(time[peers], of_gpu[peers], gpus, (0.5,))[:, 0][of_gpu]
+            usual = np.where(np.isfinite(always), always, usual)
         usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))
         is_slower = sums_of(time, block, blocks) > sums_of(usual, block, blocks)
         return np.asarray(np.where(is_slower[block], usual, time)[own])
