@@ -688,12 +688,31 @@ def test_the_cache_is_bounded_by_size_and_age(
     assert names() == ["0-state"]
 
 
+def test_the_cache_is_looked_at_after_many_runs_or_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after each: of thousands, looking takes longer than reading."""
+    trimmed: list[Path | None] = []
+    monkeypatch.setattr(cache, "trim", trimmed.append)
+    monkeypatch.setattr(cache, "_MOST_FOLDERS", 3)
+    monkeypatch.setattr(cache, "_written", cache._Written(3, 0))
+    (tmp_path / "file").write_bytes(bytes(1000))
+    for _ in range(9):
+        cache._trim_once_due(tmp_path, is_run=True)
+    assert trimmed == [tmp_path] * 3
+    monkeypatch.setenv("CHOPPER_CACHE_GB", "0.000032")
+    for _ in range(6):
+        cache._trim_once_due(tmp_path, is_run=False)
+    assert trimmed[3:] == [None] * 2
+
+
 def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the cached runs, by size and by when they were used last: reading is using."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(cache, "_MOST_FOLDERS", 0)
     derived = cache.directory().parent / "derived"
 
     def sizes() -> list[int]:
@@ -748,12 +767,17 @@ def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
 
 
-@pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [({}, []), ({"_MOST_REPLAYED": 0}, ["whatif"]), ({"_MOST_OF_ALL": 0}, ["comms", "whatif"])],
+    ids=["all", "all but long replays", "first"],
+)
 def test_ingest_works_out_all_places_or_of_large_runs_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], left: list[str]
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
-    monkeypatch.setattr(opening, "_MOST_OF_ALL", most)
+    for limit, most in limits.items():
+        monkeypatch.setattr(opening, limit, most)
     made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
@@ -767,7 +791,7 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     assert not asked.take() and not checks
     for address in ALL:
         _json(stores[""], address)
-    assert asked.take() == ([] if most else ["comms", "whatif"])
+    assert asked.take() == left
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
