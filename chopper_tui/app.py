@@ -71,7 +71,7 @@ _KEY_CHECK_S = 0.002
 _KEEPS_AFTER_S = 1.0
 """Seconds after the first paint at which a first screen is kept, unless a key comes before."""
 _KEEPS_WITHIN_S = 0.25
-"""Seconds between looks whether one that takes longer is complete: a person may leave soon after."""
+"""Seconds between looks whether one that takes longer is complete: a person may leave soon."""
 _COMPLETE_S = 0.1
 """Seconds after which the parts that follow a first paint are there."""
 _KEPT_PATIENCE_S = 2.0
