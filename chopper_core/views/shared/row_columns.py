@@ -62,7 +62,7 @@ class LabelledActivities(Struct, frozen=True, eq=False):
         tree = run.tree_of(view)
         whole = tree.node(view.path)
         if level == NODE:
-            names, nodes = by_node(run, whole)
+            names, nodes = by_node(run, whole, tree.split(view.path, ("gpu",)))
         else:
             nodes = tree.split(view.path, (level,))
             names = nodes.labels(level)
