@@ -43,7 +43,7 @@ from chopper_core.store.writer import write_store
 from chopper_core.util import atomic, plugins
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, ranks, view_module
+from chopper_core.views import VIEWS, overview, ranks, view_module
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.shared import evidence, kept_answers, row_columns
 from chopper_core.views.shared.kept_answers import StoredAnswer
@@ -55,7 +55,7 @@ from chopper_tui.draw.page import LOOK
 from tests.conftest import ROOT
 from tests.demo import small_files
 from tests.programs.answers import addresses
-from tests.support import sample_run
+from tests.support import place_of_row, sample_run
 from tests.wording import Wording
 
 ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=whatif")
@@ -665,7 +665,7 @@ def test_the_cache_is_bounded_by_size_and_age(
         write_store(sample_run(), run / f"{number}-state", private=True)
         os.utime(run / f"{number}-state", (now - 100 * number, now - 100 * number))
     size = sum(file.stat().st_size for file in (run / "0-state").iterdir())
-    place = cache.kept("rows", str(tmp_path))
+    place = place_of_row(tmp_path)
     place.keep([1.0])
 
     def names() -> list[str]:
@@ -710,7 +710,7 @@ def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
     (older,) = (each for each in derived.iterdir() if each.stat().st_mtime < time.time() - 100)
     _json(stores[2], "?view=ranks")
     assert len(sizes()) == 2 and not older.exists(), "that of the second store went"
-    place = cache.kept("rows", str(tmp_path))
+    place = place_of_row(tmp_path)
     place.keep([1.0])
     os.utime(place.file, (time.time() - 24 * 3600 * (cache.MOST_DAYS - 1),) * 2)
     assert place.recall(list[float]) == [1.0]
@@ -835,3 +835,37 @@ def test_what_is_kept_of_rows_is_of_the_stored_ones(
     for each in addresses:
         assert _everything(cache.open_cached(name), each) == found[each], each
         assert _json(name, each) == expected[each], each
+
+
+def test_each_value_that_is_kept_has_a_key_of_its_own(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds under one key would replace each other, and each be worked out again in turn."""
+    kinds: dict[str, set[object]] = {}
+    recall = Derived.recall
+
+    def noted(self: Derived, key: tuple[object, ...], kind: type[Any]) -> Any:
+        kinds.setdefault(repr(key), set()).add(kind)
+        return recall(self, key, kind)
+
+    monkeypatch.setattr(Derived, "recall", noted)
+    for name in VIEWS:
+        if name != "live":
+            _json(copy, f"?view={name}")
+    assert len(kinds) > len(VIEWS)
+    assert not [key for key, found in kinds.items() if len(found) > 1]
+
+
+def test_lanes_of_another_width_need_nothing_else_of_the_summary(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cache.open_cached(str(copy))
+    expected = _drawn(_overview_lanes(run))
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    for path in _files(copy):
+        if path.name.startswith("lanes-"):
+            path.unlink()
+    monkeypatch.setattr(overview, "_lag_ns", None)
+    monkeypatch.setattr(overview, "_cards", None)
+    assert _drawn(_overview_lanes(cache.open_cached(str(copy)))) == expected
