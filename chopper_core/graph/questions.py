@@ -230,7 +230,7 @@ class Predictor(Struct, frozen=True, eq=False):
         if lag is not graph.lag_ns:
             lag = np.where(is_kept[graph.target], graph.lag_ns, lag)
         times = start.replayed if start is not None else None
-        whole, part, changed = graph.work_ns, 1.0, np.inf
+        whole, part, last_moved = graph.work_ns, 1.0, np.inf
         for _ in range(_ROUNDS):
             now = work.copy()
             if found is not None:
@@ -242,12 +242,12 @@ class Predictor(Struct, frozen=True, eq=False):
             whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
             if start is not None and start.is_of(whole, lag):
                 return start
-            change = float(np.abs(whole - last).sum())
-            if start is None and times is not None and change <= _AGREES * whole.sum():
+            moved = float(np.abs(whole - last).sum())
+            if start is None and times is not None and moved <= _AGREES * whole.sum():
                 return Predicted(last, lag, times)
             # Where the GPU that waits slows down until others wait for it, half of a change is.
-            part = 0.5 if change > changed / 2 else part
-            changed = change if times is not None else changed
+            part = 0.5 if moved > last_moved / 2 else part
+            last_moved = moved if times is not None else last_moved
             times = replay(graph, whole, lag)
             if found is None or start is not None:
                 break
