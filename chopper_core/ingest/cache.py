@@ -49,6 +49,9 @@ SMALL_BYTES: Final = 1 << 17
 and verified: its row alone is kept."""
 _MOST_BYTES: Final = 20 * 10**9
 MOST_DAYS: Final = 60
+_MOST_FOLDERS: Final = 64
+_MOST_SHIFT: Final = 4
+"""So many folders, or a sixteenth of what all may take, are written before all is looked at."""
 KINDS: Final = ("rows", "found", "nearby", "verified", "program", "derived", "screens")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; the runs that
 directories hold; where readers looked for files next to those of runs; which stores are intact;
@@ -151,7 +154,7 @@ def open_cached(
                     whole, cached, origin=origin, private=True, is_synced=False, progress=progress
                 )
             index = _index_of(cached)
-            trim(cached)
+            _trim_once_due(cached, is_run=True)
             if len(run.table) >= _MAPPED_FROM_ROWS:
                 run = _kept_run(cached, progress, False)
     except (ChopperError, OSError) as error:
@@ -185,7 +188,7 @@ def _note_use(folder: Path) -> None:
             os.utime(folder)
         else:
             atomic.make_private(folder)
-            trim()
+            _trim_once_due(folder, is_run=False)
 
 
 def _index_of(store: Path) -> str:
@@ -362,13 +365,12 @@ def entries() -> list[CacheEntry]:
     found = []
     for path in _folders():
         try:
-            read_index(path)
-            is_old = False
+            name, is_old = read_index(path).name, False
         except DataError:
-            is_old = True
+            name, is_old = read_label(path).name, True
         with suppress(FileNotFoundError):  # Another process removed it.
-            used_s, size, _ = _used(path)
-            name, derived = read_label(path).name, _files(path / atomic.DERIVED)
+            used_s, derived = os.stat(path).st_mtime, _files(path / atomic.DERIVED)
+            size = sum(size for _, size, _ in (*_files(path), *derived))
             is_gone = not all(map(os.path.exists, name.split(",")))
             kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
             found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
@@ -396,10 +398,13 @@ def trim(newest: Path | None = None) -> None:
     """Remove what wasn't used for `MOST_DAYS`, and what was used the longest ago, until the rest
     takes no more than it may; the `newest` run stays."""
     since_s = time.time() - 24 * 3600.0 * MOST_DAYS
-    used = [_used(path) for path in _folders()]
+    used, folders = list[tuple[float, int, str]](), _folders()
     for kind in _EVERY_KIND:
-        folder, inner = directory().parent / kind, _inner_folders(kind)
-        used += [*_files(folder), *map(_used, inner)]
+        used += _files(directory().parent / kind)
+        folders += _inner_folders(kind)
+    for each in folders:
+        with suppress(FileNotFoundError):  # Another process removed it.
+            used.append(_used(each))
     total = 0
     for used_s, size, name in sorted(used, key=lambda each: (each[2] != str(newest), -each[0])):
         total += size
@@ -409,6 +414,27 @@ def trim(newest: Path | None = None) -> None:
                 atomic.remove_folder(Path(name))
             else:
                 Path(name).unlink(missing_ok=True)
+
+
+class _Written(Struct):
+    """What this process has put into the cache since it last looked at all of it."""
+
+    folders: int
+    size_bytes: int
+
+
+_written: Final = _Written(_MOST_FOLDERS, 0)
+"""At first it looks."""
+
+
+def _trim_once_due(newest: Path, *, is_run: bool) -> None:
+    """Trim after a folder was written, unless this process did so just now: looking at thousands of
+    runs for each of them would take longer than reading them."""
+    _written.folders += 1
+    _written.size_bytes += _used(newest)[1]
+    if _written.folders > _MOST_FOLDERS or _written.size_bytes > most_bytes() >> _MOST_SHIFT:
+        _written.folders = _written.size_bytes = 0
+        trim(newest if is_run else None)
 
 
 def _used(folder: Path) -> tuple[float, int, str]:

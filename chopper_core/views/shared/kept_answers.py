@@ -103,7 +103,7 @@ class StoredGroups(Struct, frozen=True):
         """Raises ValueError for many rows."""
         if groups.origin is not None:
             return cls(*groups.origin)
-        if len(groups.rows) > _MOST_ROWS:
+        if groups.sizes().sum() > _MOST_ROWS:
             raise ValueError("groups of too many rows")
         return cls((), rows=groups.rows, first=groups.first)
 
