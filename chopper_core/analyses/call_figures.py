@@ -21,7 +21,7 @@ from chopper_core.model.column_names import (
     MODULES,
     REQUESTS,
 )
-from chopper_core.model.groups import Groups, by_kernel_codes
+from chopper_core.model.groups import Groups, by_codes_of
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
 from chopper_core.model.table import (
@@ -117,7 +117,7 @@ def by_shape(run: Run, view: View) -> Partition:
         nodes = tree.split(view.path, (LEVEL,))
         return Partition(LEVEL, nodes.labels(LEVEL), nodes, whole)
     kernels = tree.split(view.path, ("kernel",))
-    codes, nodes = by_kernel_codes(whole, kernels, labels_of_shapes(run).of_kernel)
+    codes, nodes = by_codes_of(whole, kernels, "kernel", labels_of_shapes(run).of_kernel)
     texts = list(labels_of_shapes(run).shapes)
     return Partition(LEVEL, [texts[code] for code in codes.tolist()], nodes, whole)
 

@@ -62,7 +62,7 @@ class LabelledActivities(Struct, frozen=True, eq=False):
         tree = run.tree_of(view)
         whole = tree.node(view.path)
         if level == NODE:
-            names, nodes = by_node(run, whole)
+            names, nodes = by_node(run, whole, tree.split(view.path, ("gpu",)))
         else:
             nodes = tree.split(view.path, (level,))
             names = nodes.labels(level)
@@ -311,6 +311,8 @@ class Columns:
             and not self.values(column.name).present().any()
         ]
         run = self._run
+        if not nowhere:
+            return ()  # Without reading what is known of GPUs.
         return tuple(
             f"{', '.join(each.name for each in group)} unavailable: {reason}"
             for reason, group in reasons(nowhere, run.table, run.hardware).items()
