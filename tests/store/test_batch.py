@@ -27,6 +27,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, concatenate
 from chopper_core.render import info, render_frame
+from chopper_core.store import reader as store_reader
 from chopper_core.store import writer as store_writer
 from chopper_core.store.reader import read_store
 from chopper_core.util.atomic import DERIVED
@@ -287,8 +288,13 @@ def test_another_version_reads_again(
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("large_bytes", [store_reader._LARGE_BYTES, 0])
 @pytest.mark.parametrize("name", ["kernels.arrow", "measured.arrow", "run.json"])
-def test_a_corrupt_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_corrupt_part_is_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, large_bytes: int
+) -> None:
+    """Also where opening it verifies none of its files, as none of many megabytes."""
+    monkeypatch.setattr(store_reader, "_LARGE_BYTES", large_bytes)
     store = tmp_path / "out"
     ingest_into(str(source), store, jobs=1)
     (file,) = (tmp_path / ".out.parts").glob(f"rank3*/{name}")
