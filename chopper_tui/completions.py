@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from chopper_core.columns import METRICS
 from chopper_core.columns.filter import FilterRows, with_headings
 from chopper_core.model.address import KEYS, parse, path_text, step_text
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
@@ -50,7 +51,7 @@ _MAX_LISTED: Final = 10_000
 """Entries of a directory that are looked at: one on a network may hold millions."""
 
 
-def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
+def arguments_of(run: Run, frame: Frame) -> Arguments:
     from chopper_tui.draw.theme import THEMES  # It imports Textual, and `chopper keys` must not.
 
     view = frame.view
@@ -61,7 +62,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     added = (f"+{name}" for name in names)
     columns = (*names, *added, *(f"-{column.name}" for column in frame.columns))
     terms, limits = filter_terms(frame), mark_limits()
-    return {
+    listed: dict[str, tuple[str, ...]] = {
         "view": (*SET_VIEWS, *VIEWS)
         if isinstance(run, SeveralRuns)
         else (EXPLORE, *views_of_one_run(), INFO),
@@ -82,7 +83,6 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "pivot": by or view.order[len(view.path) :],
         "stat": tuple(STATISTICS) if frame.over else (SUM,),
         "stat…": LEVELS if frame.over else (),
-        "baseline": (*run.others, *_baseline_paths(run, frame)),
         "metric": run.signal_names,
         "snapshot": SNAPSHOTS,
         "export": tuple(EXPORTS),
@@ -94,6 +94,12 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "theme": THEMES,
         "limits": ("default", *(f"{name} {a:g} {b:g}" for name, (a, b) in asdict(limits).items())),
     }
+
+    def words(name: str) -> tuple[str, ...]:
+        # Of thousands of GPUs only for who asks for them: a command line opens at once.
+        return (*run.others, *_baseline_paths(run, frame)) if name == "baseline" else listed[name]
+
+    return LazyMap((*listed, "baseline"), words)
 
 
 def completions(

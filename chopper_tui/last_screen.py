@@ -32,7 +32,7 @@ KIND: Final = "screens"
 """The folder of kept screens next to the cached runs."""
 Lines = Sequence[Sequence[tuple[str, str]]]
 """Of each line from the top the texts next to each other, and the codes of their styles."""
-_MATTER: Final = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "HOME", "TMUX", "STY")
+_MATTER: Final = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "HOME", "TZ", "TMUX", "STY")
 _BEGINNINGS: Final = ("LC_", "XDG_", "CHOPPER_", "TEXTUAL_", "NO_COLOR", "FORCE_COLOR", "PYTHON")
 """Variables of the environment, and beginnings of others, that a screen depends on."""
 ENTER: Final = "\x1b[?1049h"

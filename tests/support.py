@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
+from chopper_core.store.kept import Kept
 from chopper_core.views.frame import Frame
 
 
@@ -208,3 +210,8 @@ def sample_run(gpus: int = 4, iterations: int = 3, layers: int = 4, seed: int = 
             )
             now += 80_000
     return run_of(rows, name="sample.json")
+
+
+def place_of_row(run: Path) -> Kept:
+    """The place of a row of a table of runs."""
+    return Kept(cache.directory().parent / "rows" / "a", cache.key_of(str(run)))

@@ -49,7 +49,7 @@ from chopper_tui.cli import _parser, main
 from chopper_tui.commands.following import follower_for
 from chopper_tui.export import issue_text
 from tests.programs.fuzz.seeds import SEEDS
-from tests.support import Row, run_of, sample_run
+from tests.support import Row, place_of_row, run_of, sample_run
 from tests.tui.explorer import explorer, measured_run
 from tests.wording import Wording
 
@@ -153,10 +153,10 @@ def test_figures_that_are_kept_are_private_and_those_of_others_are_not_read(
     trace = _trace(tmp_path)
     before = os.umask(umask)
     try:
-        cache.kept("rows", str(trace)).keep([1, 2])
+        place_of_row(trace).keep([1, 2])
     finally:
         os.umask(before)
-    kept = cache.kept("rows", str(trace))
+    kept = place_of_row(trace)
     assert kept.recall(list[int]) == [1, 2]
     assert _mode(kept.file.parent) == 0o700
     assert _mode(kept.file) == 0o600
@@ -174,7 +174,7 @@ def test_figures_are_kept_for_one_state_of_the_files_and_verified(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     trace = _trace(tmp_path)
-    kept = cache.kept("rows", str(trace))
+    kept = place_of_row(trace)
     kept.keep([1, 2])
     whole = kept.file.read_bytes()
     kept.file.write_bytes(whole.replace(b"2", b"3"))
@@ -182,7 +182,7 @@ def test_figures_are_kept_for_one_state_of_the_files_and_verified(
     kept.file.write_bytes(whole)
     assert kept.recall(list[int]) == [1, 2]
     os.utime(trace, ns=(1, 1))
-    later = cache.kept("rows", str(trace))
+    later = place_of_row(trace)
     assert later.recall(list[int]) is None
     later.keep([4])
     assert [later.file] == list(later.file.parent.iterdir())

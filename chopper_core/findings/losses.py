@@ -149,6 +149,9 @@ def _compute_ns(context: FindingsContext, gpus: list[int]) -> float:
 
 COPIES: Final = threshold("""exposed copies | 1 | % of the step
     batches and losses take microseconds; pinned memory and another stream hide the rest""")
+_LEAST_COPIES: Final = 0.1
+"""Of the phase with the most: a host that waits for a copy of a microsecond does so for another
+reason, which stays without the copies."""
 
 
 @rule(
@@ -170,6 +173,9 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     names, of_name = combined([table.kernel[own]])
     of_names = sums_of(alone, of_name, len(names))
     kernel = context.text("kernel", int(names[of_names.argmax(), 0]))
+    phases, of_phase = combined([table.phase[own]])
+    of_phases = sums_of(alone, of_phase, len(phases))
+    large = phases[of_phases >= _LEAST_COPIES * of_phases.max(), 0]
     share = percent(each / context.usual_ns)
     # The activities by name, those with most exposed copies first.
     yield context.finding(
@@ -186,6 +192,7 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
         ),
         Cost.COPIES,
         each,
+        cells=np.isin(context.codes("phase"), large),
     )
 
 

@@ -54,8 +54,9 @@ from chopper_core.util.grouping import (
 from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_classes
 
 LEAST, EXPECTED, MOST = range(3)
-_ROUNDS: Final = 4
-"""Replays at most until waits and contention agree: each changes the rest by a tenth."""
+_ROUNDS: Final = 12
+"""Replays at most until waits and contention agree: each changes the rest by a tenth, but where
+GPUs wait for one another in turn."""
 _AGREES: Final = 1e-4
 """Of all work, which a further replay may change."""
 _SIDES: Final = (0.1, 0.9)
@@ -229,20 +230,24 @@ class Predictor(Struct, frozen=True, eq=False):
         if lag is not graph.lag_ns:
             lag = np.where(is_kept[graph.target], graph.lag_ns, lag)
         times = start.replayed if start is not None else None
-        whole = graph.work_ns
+        whole, part, last_moved = graph.work_ns, 1.0, np.inf
         for _ in range(_ROUNDS):
             now = work.copy()
             if found is not None:
                 if times is not None and (start is None or shares is None):
-                    shares = self.shares_in(times)
+                    before = self.shares if shares is None else shares
+                    shares = before + part * (self.shares_in(times) - before)
                 now[nodes] *= found.slowed(rates, self.shares if shares is None else shares)
             last = whole
             whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
             if start is not None and start.is_of(whole, lag):
                 return start
-            is_near = np.abs(whole - last).sum() <= _AGREES * whole.sum()
-            if start is None and times is not None and is_near:
+            moved = float(np.abs(whole - last).sum())
+            if start is None and times is not None and moved <= _AGREES * whole.sum():
                 return Predicted(last, lag, times)
+            # Where the GPU that waits slows down until others wait for it, half of a change is.
+            part = 0.5 if moved > last_moved / 2 else part
+            last_moved = moved if times is not None else last_moved
             times = replay(graph, whole, lag)
             if found is None or start is not None:
                 break
@@ -668,9 +673,10 @@ _LAUNCHES: Final = (("phase", "layer", "operation", "kernel"), ("phase", "operat
 """Labels of a launch that is the same on peers, the closest first."""
 
 
-def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
+def host_as_peers(run: Run, graph: StepGraph, nodes: Index, axis: str) -> Change:
     """The host's time before the same launches on other GPUs in the same step, else in any; where a
-    whole phase is chosen, that of all of them.
+    whole phase is chosen, that of all of them. Steps have those of the same GPU as peers: what its
+    host does in all of them stays.
 
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
@@ -699,6 +705,9 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     if is_alike:
         # A launch that none of them has is more than they do.
         is_extra |= own & (known == 0)
+    of_gpu = combined([code, table.gpu[rows]])[1] if axis == "iteration" else None
+    if of_gpu is not None:
+        is_extra &= counts_of(of_gpu[peers], int(of_gpu.max(initial=-1)) + 1)[of_gpu] == 0
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 
@@ -708,6 +717,10 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
         in_step, steps = alike.in_step, alike.steps
         of_step = quantiles_of(time[peers], in_step[peers], steps, (0.5,))[:, 0][in_step]
         usual = np.where(alike.has_step & np.isfinite(of_step), of_step, usual)
+        if of_gpu is not None:
+            gpus = int(of_gpu.max(initial=-1)) + 1
+            always = quantiles_of(time[peers], of_gpu[peers], gpus, (0.5,))[:, 0][of_gpu]
+            usual = np.where(np.isfinite(always), always, usual)
         usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))
         is_slower = sums_of(time, block, blocks) > sums_of(usual, block, blocks)
         return np.asarray(np.where(is_slower[block], usual, time)[own])

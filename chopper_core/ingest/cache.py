@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -35,6 +36,7 @@ from chopper_core.util import atomic, debug, plugins
 from chopper_core.util.arrays import json_of
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
+from chopper_core.util.nearby import Look, States, found_by, noted_looks
 from chopper_core.util.progress import Progress, silent
 
 T = TypeVar("T")
@@ -47,10 +49,14 @@ SMALL_BYTES: Final = 1 << 17
 and verified: its row alone is kept."""
 _MOST_BYTES: Final = 20 * 10**9
 MOST_DAYS: Final = 60
-KINDS: Final = ("rows", "found", "verified", "program", "derived", "screens")
+_MOST_FOLDERS: Final = 64
+_MOST_SHIFT: Final = 4
+"""So many folders, or a sixteenth of what all may take, are written before all is looked at."""
+KINDS: Final = ("rows", "found", "nearby", "verified", "program", "derived", "screens")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; the runs that
-directories hold; which stores are intact; digests of the program; what was derived from
-stores that can't be written; first screens of the explorer."""
+directories hold; where readers looked for files next to those of runs; which stores are intact;
+digests of the program; what was derived from stores that can't be written; first screens of the
+explorer."""
 _EVERY_KIND: Final = (*KINDS, "sets")
 """With what older versions kept."""
 
@@ -106,7 +112,8 @@ def open_cached(
         return _read(name, progress, jobs, overrides)
     origin = _origin(paths, overrides)
     folder = directory()
-    state = key_of(name, overrides)
+    files = RunState(paths, origin, overrides)
+    state = files.key
     cached = folder / state
     if is_store(cached) and atomic.is_private(folder):
         try:
@@ -118,7 +125,8 @@ def open_cached(
             debug.note(f"{cached} can't be used: {error}")
             atomic.remove_folder(cached)
     before, index = shortages(), ""
-    run = _read(name, progress, jobs, overrides)
+    run, state = files.read(lambda: _read(name, progress, jobs, overrides))
+    cached = folder / state
     is_foreign = folder.exists() and not atomic.is_own(folder)
     # With more memory the run would be another.
     if shortages() != before or is_foreign:
@@ -146,7 +154,7 @@ def open_cached(
                     whole, cached, origin=origin, private=True, is_synced=False, progress=progress
                 )
             index = _index_of(cached)
-            trim(cached)
+            _trim_once_due(cached, is_run=True)
             if len(run.table) >= _MAPPED_FROM_ROWS:
                 run = _kept_run(cached, progress, False)
     except (ChopperError, OSError) as error:
@@ -180,7 +188,7 @@ def _note_use(folder: Path) -> None:
             os.utime(folder)
         else:
             atomic.make_private(folder)
-            trim()
+            _trim_once_due(folder, is_run=False)
 
 
 def _index_of(store: Path) -> str:
@@ -208,6 +216,21 @@ def program() -> str:
     Once Chopper was installed again beneath this process, which runs what it imported, the version
     is one that no later process has.
     """
+    return _version().digest
+
+
+def plugins_as_started() -> str:
+    """The states of the plugins' files when this process first looked: it may read runs with those
+    that it imported then."""
+    return _plugins_in(tuple(sys.path))
+
+
+@cache
+def _plugins_in(_path: tuple[str, ...]) -> str:
+    return _version().stamp
+
+
+def _version() -> ProgramVersion:
     stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
     known = place.recall(ProgramVersion)
@@ -217,9 +240,9 @@ def program() -> str:
         texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
         known = ProgramVersion(digest(texts), tuple(files), digest([*map(_stamp, files)]))
         if not is_as_started():
-            return stamp
+            return replace(known, digest=stamp)
         place.keep(known)
-    return known.digest
+    return known
 
 
 def _opened(folder: Path, progress: Progress, is_verified: bool) -> Run:
@@ -269,15 +292,63 @@ def _verify(folder: Path, progress: Progress, *, again: bool = False) -> None:
 
 def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
     """The cache key of anything computed from a run's files: a digest of their real paths and the
-    overrides, and one of the files' states and Chopper's own code.
+    overrides, and one of the states of all that they are read with.
     """
     paths = paths_of(name)
-    return _key(paths, _origin(paths, overrides), overrides)
+    return RunState(paths, _origin(paths, overrides), overrides).key
 
 
-def _key(paths: Sequence[Path], origin: str, overrides: Overrides) -> str:
-    states = digest([*_stamps(paths), _STARTED_WITH, *_specifications(overrides)])
-    return f"{digest([origin])}-{states}"
+class RunState:
+    """The state of all that a run is read from: its files and those that readers look for next to
+    them, options, specifications of GPUs, Chopper's code and its plugins'.
+    """
+
+    def __init__(self, paths: Sequence[Path], origin: str, overrides: Overrides) -> None:
+        self._paths = paths
+        self._origin = digest([origin])
+        specifications = _specifications(overrides)
+        own = digest([*_stamps(paths), _STARTED_WITH, plugins_as_started(), *specifications])
+        self._own = own
+        self._place = Kept(directory().parent / "nearby" / self._origin, own)
+        self.looks = self._place.recall(list[Look]) or []
+        """What readers of these files looked for elsewhere, when they were read before."""
+        self._found = {look: found_by(look) for look in self.looks}
+
+    @property
+    def key(self) -> str:
+        found = (str(each) for look in sorted(self._found) for each in _settled(self._found[look]))
+        nearby = [*map(str, sorted(self._found)), *found]
+        return f"{self._origin}-{digest([self._own, *nearby]) if nearby else self._own}"
+
+    def read(self, read: Callable[[], T]) -> tuple[T, str]:
+        """What reads the files returns, and the key of all that it was read from."""
+        with noted_looks() as noted:
+            found = read()
+        below = [os.path.realpath(path) for path in self._paths]
+        for look, states in noted.items():
+            path = f"{os.path.realpath(look[0])}{os.sep}"
+            if not any(path.startswith(f"{each}{os.sep}") for each in below):
+                self._found.setdefault(look, states)
+        if len(self._found) > len(self.looks):
+            self.looks = sorted(self._found)
+            self._place.keep(self.looks)
+        return found, self.key
+
+
+def files_looked_for(name: str, overrides: Overrides) -> Iterator[str]:
+    """The files that were looked for next to a run's, and the folders of those that were searched
+    by a pattern."""
+    paths = paths_of(name)
+    for path, pattern in RunState(paths, _origin(paths, overrides), overrides).looks:
+        yield path
+        if pattern:
+            yield from (each for each, _ in found_by((path, pattern)))
+
+
+def _settled(states: States) -> Iterator[object]:
+    """The states of files, no other ones' while a file may change unseen."""
+    for path, state in states:
+        yield path, state, () if atomic.is_settled(state) else os.urandom(8)
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
@@ -294,13 +365,12 @@ def entries() -> list[CacheEntry]:
     found = []
     for path in _folders():
         try:
-            read_index(path)
-            is_old = False
+            name, is_old = read_index(path).name, False
         except DataError:
-            is_old = True
+            name, is_old = read_label(path).name, True
         with suppress(FileNotFoundError):  # Another process removed it.
-            used_s, size, _ = _used(path)
-            name, derived = read_label(path).name, _files(path / atomic.DERIVED)
+            used_s, derived = os.stat(path).st_mtime, _files(path / atomic.DERIVED)
+            size = sum(size for _, size, _ in (*_files(path), *derived))
             is_gone = not all(map(os.path.exists, name.split(",")))
             kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
             found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
@@ -328,10 +398,13 @@ def trim(newest: Path | None = None) -> None:
     """Remove what wasn't used for `MOST_DAYS`, and what was used the longest ago, until the rest
     takes no more than it may; the `newest` run stays."""
     since_s = time.time() - 24 * 3600.0 * MOST_DAYS
-    used = [_used(path) for path in _folders()]
+    used, folders = list[tuple[float, int, str]](), _folders()
     for kind in _EVERY_KIND:
-        folder, inner = directory().parent / kind, _inner_folders(kind)
-        used += [*_files(folder), *map(_used, inner)]
+        used += _files(directory().parent / kind)
+        folders += _inner_folders(kind)
+    for each in folders:
+        with suppress(FileNotFoundError):  # Another process removed it.
+            used.append(_used(each))
     total = 0
     for used_s, size, name in sorted(used, key=lambda each: (each[2] != str(newest), -each[0])):
         total += size
@@ -341,6 +414,27 @@ def trim(newest: Path | None = None) -> None:
                 atomic.remove_folder(Path(name))
             else:
                 Path(name).unlink(missing_ok=True)
+
+
+class _Written(Struct):
+    """What this process has put into the cache since it last looked at all of it."""
+
+    folders: int
+    size_bytes: int
+
+
+_written: Final = _Written(_MOST_FOLDERS, 0)
+"""At first it looks."""
+
+
+def _trim_once_due(newest: Path, *, is_run: bool) -> None:
+    """Trim after a folder was written, unless this process did so just now: looking at thousands of
+    runs for each of them would take longer than reading them."""
+    _written.folders += 1
+    _written.size_bytes += _used(newest)[1]
+    if _written.folders > _MOST_FOLDERS or _written.size_bytes > most_bytes() >> _MOST_SHIFT:
+        _written.folders = _written.size_bytes = 0
+        trim(newest if is_run else None)
 
 
 def _used(folder: Path) -> tuple[float, int, str]:
@@ -369,13 +463,23 @@ def _files(folder: Path) -> list[tuple[float, int, str]]:
     return [(status.st_mtime, status.st_size, path) for status, path in stats]
 
 
-def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
-    """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
-    which may change then.
-    """
+def worked_out(
+    kind: str,
+    name: str,
+    of: type[T],
+    work: Callable[[], T],
+    overrides: Overrides = NO_OVERRIDES,
+) -> T:
+    """The figures of a run, of one of `KINDS`, worked out once for a state of its files."""
     paths = paths_of(name)
     origin = _origin(paths, overrides)
-    return _kept_at(_place(kind, name, origin), paths, origin, overrides)
+    place, files = _place(kind, name, origin), RunState(paths, origin, overrides)
+    known = _kept_at(place, files.key, overrides).recall(of)
+    if known is not None:
+        return known
+    found, key = files.read(work)
+    _kept_at(place, key, overrides).keep(found)
+    return found
 
 
 def recalled(kind: str, name: str, of: type[T], overrides: Overrides = NO_OVERRIDES) -> T | None:
@@ -386,12 +490,12 @@ def recalled(kind: str, name: str, of: type[T], overrides: Overrides = NO_OVERRI
     place = _place(kind, name, origin)
     if not os.path.exists(place):
         return None
-    return _kept_at(place, paths, origin, overrides).recall(of)
+    return _kept_at(place, RunState(paths, origin, overrides).key, overrides).recall(of)
 
 
-def _kept_at(place: Path, paths: Sequence[Path], origin: str, overrides: Overrides) -> Kept:
+def _kept_at(place: Path, key: str, overrides: Overrides) -> Kept:
     # A layout changes a row, not what is read.
-    return Kept(place, _key(paths, origin, overrides) + overrides.parallel)
+    return Kept(place, key + overrides.parallel)
 
 
 def _place(kind: str, name: str, origin: str) -> Path:
@@ -401,16 +505,14 @@ def _place(kind: str, name: str, origin: str) -> Path:
 def found_runs(name: str, *, use_cache: bool = True) -> list[FoundRun]:
     """The runs at and below a path, as `find_runs` finds them: searched once for a state of its
     files."""
-    place = kept("found", name) if use_cache else None
-    known = place.recall(list[FoundRun]) if place is not None else None
-    if known is None:
+
+    def search() -> list[FoundRun]:
         # A run that was opened before needs none of it.
         from chopper_core.ingest.discovery import find_runs
 
-        known = find_runs([name])
-        if place is not None:
-            place.keep(known)
-    return known
+        return find_runs([name])
+
+    return worked_out("found", name, list[FoundRun], search) if use_cache else search()
 
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:

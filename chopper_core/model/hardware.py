@@ -315,6 +315,9 @@ def _tables(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} can't be read: {reason}") from error
 
 
+_NUMBERS: Final = ("clock_mhz", "memory_gbps", "tdp_w", "memory_mhz")
+
+
 def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
     rates = {key: dict(table.get(key, {})) for key in ("flop_per_clk_cu", "achievable_tflops")}
     for key, of_types in rates.items():
@@ -322,10 +325,14 @@ def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
             raise ValueError(f"{min(strange)!r} is not one of the types {', '.join(_TYPES)}")
         if not all(isinstance(rate, int | float) and rate > 0 for rate in of_types.values()):
             raise ValueError(f"every {key} must be a number above 0")
+        # As a store has them, whether the file says 2100 or 2100.0.
+        rates[key] = {of: float(rate) for of, rate in of_types.items()}
     if not rates["flop_per_clk_cu"]:
         raise KeyError("flop_per_clk_cu")
-    for key in ("clock_mhz", "memory_gbps", "tdp_w", "memory_mhz"):
-        if not (isinstance(number := table.get(key, 1), int | float) and 0 < number < inf):
+    numbers = {key: table[key] for key in _NUMBERS if key in table}
+    for key, number in numbers.items():
+        if not (isinstance(number, int | float) and 0 < number < inf):
             raise ValueError(f"{key} must be a number above 0")
+        numbers[key] = float(number)
     lists = {key: tuple(table.get(key, ())) for key in ("match", "unlike", "sources")}
-    return Hardware(name=name, **{**table, **lists, **rates})
+    return Hardware(name=name, **{**table, **numbers, **lists, **rates})

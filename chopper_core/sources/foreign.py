@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chopper_core.tables.json_stream import members, skip_space
-from chopper_core.tables.text import HEADING_LINES, FileHead
+from chopper_core.tables.text import HEADING_LINES, PRINTED, FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.escape import cut_text
 from chopper_core.util.patterns import late
@@ -166,6 +166,8 @@ def _json(head: FileHead) -> str:
     for known, meaning in _JSON:
         if known.issubset(keys):
             return meaning
+    if PRINTED.match(head.text):
+        return "is JSON that Chopper printed, not a trace; open the run itself"
     if "traceEvents" in keys:
         return "is a Chrome trace in JSON"
     return f"is JSON of no known tool{f' (keys {_listed(keys)})' if keys else ''}"

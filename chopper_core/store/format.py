@@ -187,6 +187,7 @@ class Label(Struct, frozen=True):
     """The part of `store.json` that is the same in every version."""
 
     schema: str = ""
+    fingerprint: str = ""
     name: str = ""
     origin: str = field(name="of", default="")
 
@@ -194,21 +195,30 @@ class Label(Struct, frozen=True):
 def read_label(folder: Path) -> Label:
     """The label of a store of any version; its fields are empty if it can't be read."""
     try:
-        return msgspec.json.decode(read_small(folder / STORE_INDEX), type=Label)
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return _label_in(read_small(folder / STORE_INDEX))
+    except OSError:
+        return Label()
+
+
+def _label_in(index: bytes) -> Label:
+    try:
+        return msgspec.json.decode(index, type=Label)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return Label()
 
 
 def read_index(folder: Path) -> StoreIndex:
-    schema = read_label(folder).schema
-    if schema.startswith(_STORE) and schema != SCHEMA:
-        raise _other_version(folder)  # Whose index has other fields.
     try:
-        index = msgspec.json.decode(read_small(folder / STORE_INDEX), type=StoreIndex)
+        content = read_small(folder / STORE_INDEX)
+        label = _label_in(content)
+        own = SCHEMA, fingerprint()
+        if label.schema.startswith(_STORE) and (label.schema, label.fingerprint) != own:
+            raise _other_version(folder)  # Whose index may have other fields.
+        index = msgspec.json.decode(content, type=StoreIndex)
         is_whole = index == index.checked()
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise unreadable(folder, error) from error
-    if index.schema != SCHEMA or index.fingerprint != fingerprint():
+    if (index.schema, index.fingerprint) != own:
         raise _other_version(folder)
     if not set(index.files) <= FILES:
         raise DataError(f"{folder} is a corrupt store (it names other files); {recreate(folder)}")
@@ -231,8 +241,12 @@ def unreadable(folder: Path, error: Exception) -> DataError:
 
 
 def recreate(folder: Path) -> str:
-    """The end of an error: how to get a readable store."""
-    return f"re-create it with: chopper ingest RUN -o {folder}"
+    """The end of an error: how to get a readable store, from its run where that is still there."""
+    from shlex import quote
+
+    name = read_label(folder).name
+    is_there = os.path.isabs(name) and all(map(os.path.exists, name.split(",")))
+    return f"re-create it with: chopper ingest {quote(name) if is_there else 'RUN'} -o {folder}"
 
 
 @cache

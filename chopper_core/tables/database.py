@@ -17,6 +17,7 @@ from chopper_core.tables.columns import int_column
 from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.nearby import file_nearby
 from chopper_core.util.progress import Cancelled
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -222,14 +223,14 @@ def unwritten(path: Path) -> list[str]:
     write-ahead log already, the log's size doesn't tell.
     """
     found = []
-    log = path.with_name(f"{path.name}-wal")
+    log = file_nearby(path.with_name(f"{path.name}-wal"))
     if log.is_file() and (size := log.stat().st_size):
         found.append(
             f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
             "here. End the program that writes it, or run: "
             f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
         )
-    journal = path.with_name(f"{path.name}-journal")
+    journal = file_nearby(path.with_name(f"{path.name}-journal"))
     with suppress(OSError), journal.open("rb") as file:
         if file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
             found.append(

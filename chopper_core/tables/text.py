@@ -17,12 +17,15 @@ from chopper_core.tables.bytes import ByteSource, not_a_file
 from chopper_core.tables.losses import Losses
 from chopper_core.util.atomic import FileState, file_state
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 
 HEAD_BYTES: Final = 1 << 16
 HEADING_LINES: Final = 50
 """Headings are searched for in so many lines: warnings and comments may precede them."""
 TEXT_SUFFIXES: Final = (".csv", ".json", ".jsonl", ".txt", ".log", ".out", ".gz")
 """Common endings of text files written by tools."""
+PRINTED: Final = late(r'\s*\{\s*"schema"\s*:\s*"chopper\.')
+"""How JSON that Chopper prints begins."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _MAGIC_BYTES: Final = 16
 _BLOCK_BYTES: Final = 1 << 20

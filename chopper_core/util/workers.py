@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -18,6 +18,7 @@ from msgspec import Struct
 from chopper_core.util import children, debug, memory
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.nearby import Look, States, note_looks, noted_looks
 from chopper_core.util.progress import Cancelled, Progress, silent
 from chopper_core.util.shelf import Shelf
 
@@ -104,7 +105,9 @@ def helped(
         return
     others = workers - 1
     helper = partial(_help, work)
-    with _submitted([path] * others, helper, others, limit, None, text_bytes) as begun:
+    with _submitted(
+        [path] * others, helper, others, limit, None, _read_in_worker, text_bytes
+    ) as begun:
         if begun.shelf is None:
             yield None
             return
@@ -169,7 +172,7 @@ def _outcomes(
         from queue import Empty, SimpleQueue
 
         is_own = executor is None
-        with _submitted(paths, reader, workers, limit, executor) as begun:
+        with _submitted(paths, reader, workers, limit, executor, _read_noting) as begun:
             futures, done = begun.futures, begun.bytes_read
             ended: SimpleQueue[Future[Any]] = SimpleQueue()
             number_of = {future: number for number, future in enumerate(futures)}
@@ -186,6 +189,9 @@ def _outcomes(
                 if number < 0:
                     continue
                 outcome = futures[number].exception() or futures[number].result()
+                if is_own and isinstance(outcome, tuple):
+                    outcome, looks = outcome
+                    note_looks(looks)
                 if isinstance(outcome, BaseException):
                     lacks_memory = memory.is_out_of_memory(outcome)
                     if is_own and (lacks_memory or isinstance(outcome, BrokenExecutor)):
@@ -237,9 +243,11 @@ def _submitted(
     workers: int,
     limit: int,
     executor: Executor | None,
+    does: Callable[[Reader[Read], Path, int], object],
     text_bytes: int = 0,
 ) -> Iterator[_Begun]:
-    """Start worker processes, with a shelf of texts of so many bytes if there are to be any.
+    """Start worker processes, each of which `does` its part, with a shelf of texts of so many bytes
+    if there are to be any.
 
     An `executor` doesn't say how much it has read. There are none where no process can be started,
     or no memory shared. On leaving, files that no worker has begun are cancelled, and others at
@@ -271,7 +279,7 @@ def _submitted(
                 stack.callback(_end, pool, futures)
                 stack.callback(setattr, stop, "value", True)
                 for number, path in enumerate(paths):
-                    futures.append(pool.submit(_read_in_worker, reader, path, number))
+                    futures.append(pool.submit(does, reader, path, number))
         # A ValueError where an app that starts replaced the standard error at the same time.
         except (OSError, ImportError, BrokenExecutor, ValueError) as error:
             debug.note_error(error)
@@ -347,6 +355,14 @@ def _read_in_worker(reader: Reader[Read], path: Path, number: int) -> Read | Cho
         bytes_read[number] = done
 
     return _read(path, reader, report)
+
+
+def _read_noting(
+    reader: Reader[Read], path: Path, number: int
+) -> tuple[Read | ChopperError, Mapping[Look, States]]:
+    """What was read, and what the reader looked for next to its file."""
+    with noted_looks() as looks:
+        return _read_in_worker(reader, path, number), looks
 
 
 @contextmanager

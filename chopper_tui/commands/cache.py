@@ -16,6 +16,7 @@ _KEPT: Final = {
     "rows": f"rows of tables of runs (runs of up to {cache.SMALL_BYTES / 1000:.0f} kB have no "
     "store: they are quick to read)",
     "found": "lists of the runs in a directory",
+    "nearby": "places next to a run's files that were searched, which the run depends on",
     "verified": "stores that were verified",
     "program": "versions of Chopper and its plugins",
     "derived": "answers of stores that can't be written",

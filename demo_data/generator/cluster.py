@@ -93,6 +93,8 @@ class Cluster:
                 continue
             self._now_ns, _, happen = heappop(self._events)
             happen()
+        if stuck := [gpu.host.rank for gpu in self.gpus if gpu.awaited or any(gpu.queues.values())]:
+            raise RuntimeError(f"Ranks {stuck} wait for work that never ends.")
 
     def _tick(self) -> None:
         """Moves every GPU's clock on."""
@@ -107,8 +109,13 @@ class Cluster:
         heappush(self._events, (time_ns, self._scheduled, happen))
 
     def _run_host(self, gpu: Gpu) -> None:
-        """Lets a host run until it waits for its GPU, and hands over what it launched."""
+        """Lets a host run until it waits for its GPU, and hands over what it launched.
+
+        A wait for what has ended already is none.
+        """
         gpu.awaited = list(next(gpu.program, ()))
+        while gpu.awaited and all(activity.end_ns >= 0 for activity in gpu.awaited):
+            gpu.awaited = list(next(gpu.program, ()))
         for activity in gpu.host.activities[gpu.launched :]:
             gpu.queues.setdefault(activity.stream, deque()).append(activity)
         gpu.launched = len(gpu.host.activities)

@@ -34,6 +34,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
+from chopper_core.model.table import Selection
 from chopper_core.model.view import View, with_view
 from chopper_core.render import render_frame
 from chopper_core.render.report import report
@@ -41,11 +42,11 @@ from chopper_core.store import kept
 from chopper_core.store.kept import Derived
 from chopper_core.store.writer import write_store
 from chopper_core.util import atomic, plugins
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, ranks, view_module
+from chopper_core.views import VIEWS, overview, ranks, view_module
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.shared import evidence, kept_answers, row_columns
+from chopper_core.views.shared import evidence, kept_answers, row_columns, signal_charts
 from chopper_core.views.shared.kept_answers import StoredAnswer
 from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_core.work import kernel_classes
@@ -55,7 +56,7 @@ from chopper_tui.draw.page import LOOK
 from tests.conftest import ROOT
 from tests.demo import small_files
 from tests.programs.answers import addresses
-from tests.support import sample_run
+from tests.support import place_of_row, sample_run
 from tests.wording import Wording
 
 ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=whatif")
@@ -665,7 +666,7 @@ def test_the_cache_is_bounded_by_size_and_age(
         write_store(sample_run(), run / f"{number}-state", private=True)
         os.utime(run / f"{number}-state", (now - 100 * number, now - 100 * number))
     size = sum(file.stat().st_size for file in (run / "0-state").iterdir())
-    place = cache.kept("rows", str(tmp_path))
+    place = place_of_row(tmp_path)
     place.keep([1.0])
 
     def names() -> list[str]:
@@ -687,12 +688,31 @@ def test_the_cache_is_bounded_by_size_and_age(
     assert names() == ["0-state"]
 
 
+def test_the_cache_is_looked_at_after_many_runs_or_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after each: of thousands, looking takes longer than reading."""
+    trimmed: list[Path | None] = []
+    monkeypatch.setattr(cache, "trim", trimmed.append)
+    monkeypatch.setattr(cache, "_MOST_FOLDERS", 3)
+    monkeypatch.setattr(cache, "_written", cache._Written(3, 0))
+    (tmp_path / "file").write_bytes(bytes(1000))
+    for _ in range(9):
+        cache._trim_once_due(tmp_path, is_run=True)
+    assert trimmed == [tmp_path] * 3
+    monkeypatch.setenv("CHOPPER_CACHE_GB", "0.000032")
+    for _ in range(6):
+        cache._trim_once_due(tmp_path, is_run=False)
+    assert trimmed[3:] == [None] * 2
+
+
 def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the cached runs, by size and by when they were used last: reading is using."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(cache, "_MOST_FOLDERS", 0)
     derived = cache.directory().parent / "derived"
 
     def sizes() -> list[int]:
@@ -710,7 +730,7 @@ def test_answers_of_stores_that_cannot_be_written_are_bounded_too(
     (older,) = (each for each in derived.iterdir() if each.stat().st_mtime < time.time() - 100)
     _json(stores[2], "?view=ranks")
     assert len(sizes()) == 2 and not older.exists(), "that of the second store went"
-    place = cache.kept("rows", str(tmp_path))
+    place = place_of_row(tmp_path)
     place.keep([1.0])
     os.utime(place.file, (time.time() - 24 * 3600 * (cache.MOST_DAYS - 1),) * 2)
     assert place.recall(list[float]) == [1.0]
@@ -747,12 +767,17 @@ def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
 
 
-@pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [({}, []), ({"_MOST_REPLAYED": 0}, ["whatif"]), ({"_MOST_OF_ALL": 0}, ["comms", "whatif"])],
+    ids=["all", "all but long replays", "first"],
+)
 def test_ingest_works_out_all_places_or_of_large_runs_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], left: list[str]
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
-    monkeypatch.setattr(opening, "_MOST_OF_ALL", most)
+    for limit, most in limits.items():
+        monkeypatch.setattr(opening, limit, most)
     made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
@@ -766,7 +791,7 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     assert not asked.take() and not checks
     for address in ALL:
         _json(stores[""], address)
-    assert asked.take() == ([] if most else ["comms", "whatif"])
+    assert asked.take() == left
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
@@ -835,3 +860,85 @@ def test_what_is_kept_of_rows_is_of_the_stored_ones(
     for each in addresses:
         assert _everything(cache.open_cached(name), each) == found[each], each
         assert _json(name, each) == expected[each], each
+
+
+def test_each_value_that_is_kept_has_a_key_of_its_own(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds under one key would replace each other, and each be worked out again in turn."""
+    kinds: dict[str, set[object]] = {}
+    recall = Derived.recall
+
+    def noted(self: Derived, key: tuple[object, ...], kind: type[Any]) -> Any:
+        kinds.setdefault(repr(key), set()).add(kind)
+        return recall(self, key, kind)
+
+    monkeypatch.setattr(Derived, "recall", noted)
+    for name in VIEWS:
+        if name != "live":
+            _json(copy, f"?view={name}")
+    assert len(kinds) > len(VIEWS)
+    assert not [key for key, found in kinds.items() if len(found) > 1]
+
+
+def test_lanes_of_another_width_need_nothing_else_of_the_summary(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cache.open_cached(str(copy))
+    expected = _drawn(_overview_lanes(run))
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    for path in _files(copy):
+        if path.name.startswith("lanes-"):
+            path.unlink()
+    monkeypatch.setattr(overview, "_lag_ns", None)
+    monkeypatch.setattr(overview, "_cards", None)
+    assert _drawn(_overview_lanes(cache.open_cached(str(copy)))) == expected
+
+
+def test_a_chart_of_a_signal_is_drawn_once(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View(str(copy), signal="power_w")
+    run = cache.open_cached(str(copy))
+    expected = signal_charts.signal_chart(run, view, 40)
+    assert len(expected.gpus) > 1 and np.isfinite(expected.values).any()
+    for _ in range(2):
+        run = cache.open_cached(str(copy))
+        chart = signal_charts.kept_signal_chart(run, view, 40)
+        np.testing.assert_array_equal(chart.values, expected.values)
+        assert chart.signal.name == expected.signal.name
+        plain = {"values": 0, "signal": 0}
+        assert asdict(chart) | plain == asdict(expected) | plain
+        assert isinstance(run.derived, Derived)
+        run.derived.wait()
+        monkeypatch.setattr(signal_charts, "signal_chart", _refused)
+    with pytest.raises(AssertionError):
+        signal_charts.kept_signal_chart(run, view, 41)
+
+
+def _refused(*_: object) -> None:
+    raise AssertionError
+
+
+def test_a_column_that_others_remembered_parts_of_is_kept(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was quick to work out only because they had read the activities before."""
+    monkeypatch.setattr(row_columns, "_MANY", 0)
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", float("inf"))
+    monkeypatch.setattr(row_columns, "WORTH_KEEPING_S", float("inf"))
+    expected = _json(copy, "?columns=comm_wait_ns")
+    run = cache.open_cached(str(copy))
+    for names in ("least_latency_ns", "main_cause", "comm_wait_ns"):
+        render_frame(frame_of(run, parse(f"{copy}?columns={names}")), "json")
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    read: list[object] = []
+    during = launch_columns._during_comm
+
+    def counted(run: Run, rows: Selection) -> Int64:
+        read.append(rows)
+        return during(run, rows)
+
+    monkeypatch.setattr(launch_columns, "_during_comm", counted)
+    assert _json(copy, "?columns=comm_wait_ns") == expected
+    assert len(read) == 1  # For the total, of which nobody had remembered anything.

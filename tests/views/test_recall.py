@@ -126,6 +126,14 @@ PAIRS = (
     ("a checkpoint on one GPU", "more tokens in one iteration"),
     ("evaluation between steps", "copies from pageable memory"),
     ("an allocator that retries", "a checkpoint on all GPUs"),
+    # Without its copies of data the host still waits for the one that it reads a value back with.
+    ("copies from pageable memory", "untraced time of one host, always"),
+    # What one host does in all steps stays where some steps are as the others.
+    ("slow optimizer host on one GPU", "data that take ever longer"),
+    # A GPU that waits slows down, until another one waits for it: replays settle in between. Late
+    # GPUs cost the others no waits here, but slower compute.
+    ("an operation slowed by communication", "untraced time of one host, always"),
+    ("an operation slowed by communication", "a clock that drops"),
 )
 
 
@@ -138,6 +146,16 @@ def test_two_causes_at_once_are_named_and_save_together_what_both_cost(
     found = together.measure_together(names, 12)
     assert found is not None and all(found.named) and all(found.sized), found.listed
     assert found.is_together, (found.saved_ns, found.all_ns)
+
+
+def test_waits_for_what_has_ended_end_at_once() -> None:
+    """An allocator that waits for its GPU, and right after it a host that does: all steps run."""
+    names = "an allocator that retries", "a device synchronised in every layer"
+    (found, _) = planted.plant_together(names, 3, 0.05)
+    without = planted.simulated(replace(found.run.config, causes=()))
+    counts = [len(trace.activities) for trace in found.run.traces]
+    assert counts == [len(trace.activities) for trace in without.traces]
+    assert found.run.step_ns > without.step_ns
 
 
 def test_a_wait_of_a_host_that_is_late_for_more_has_its_own_finding() -> None:

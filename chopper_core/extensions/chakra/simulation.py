@@ -29,6 +29,7 @@ from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.text import FileHead, FileText, head_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.nearby import file_nearby, files_nearby
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "ASTRA-sim log"
@@ -155,7 +156,7 @@ def _newer(path: Path) -> Path | None:
         return None
     number = int(match["number"]) - 1
     newer = path.with_name(f"{match['stem']}{f'.{number}' if number > 0 else ''}{match['suffix']}")
-    return newer if newer.is_file() else None
+    return newer if file_nearby(newer).is_file() else None
 
 
 def _parts_of(path: Path) -> list[Path]:
@@ -167,7 +168,7 @@ def _parts_of(path: Path) -> list[Path]:
     while first != 0:
         number += 1
         older = path.with_name(f"{stem}.{number}{path.suffix}")
-        if not older.is_file():
+        if not file_nearby(older).is_file():
             break
         found.insert(0, older)
         first = _first_tick(head_of(older))
@@ -260,8 +261,9 @@ def _missing(
 def _graph(path: Path, number: int, system: SystemEvents, notes: list[str]) -> ExecutionGraph:
     """The graph of a system: that of its trace with the times of the log, else of the log alone."""
     folders = path.absolute().parents[:_FOLDERS]
-    near = (sorted(folder.glob(f"*.{number}.et")) for folder in folders)
-    traces = next((found for found in near if found), [])
+    near = (files_nearby(folder, "*.et") for folder in folders)
+    of_system = ([each for each in found if each.stem.endswith(f".{number}")] for found in near)
+    traces = next((found for found in of_system if found), [])
     try:
         if len(traces) > 1:
             raise DataError(f"{traces[0].name} and {traces[1].name} both lie near the log")

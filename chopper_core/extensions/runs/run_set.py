@@ -23,7 +23,7 @@ from chopper_core.extensions.runs.figures import (
 )
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
 from chopper_core.extensions.runs.speed import speed_of
-from chopper_core.ingest.cache import SMALL_BYTES, found_runs, kept, open_cached, recalled
+from chopper_core.ingest.cache import SMALL_BYTES, found_runs, open_cached, recalled, worked_out
 from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.inputs import FoundRun
@@ -89,12 +89,15 @@ class ReadFigures(Struct, frozen=True):
         return opened(path, progress, jobs=self.jobs, overrides=self.overrides)
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
-        place = kept("rows", str(path), self.overrides) if self.use_cache else None
-        is_small = _size_of(str(path)) <= SMALL_BYTES
-        found = figures_of_run(self.open(str(path), progress, may_cache=not is_small))
-        if place is not None:
-            place.keep(found)
-        return found
+        name = str(path)
+
+        def row() -> RunRow:
+            is_small = _size_of(name) <= SMALL_BYTES
+            return figures_of_run(self.open(name, progress, may_cache=not is_small))
+
+        if not self.use_cache:
+            return row()
+        return worked_out("rows", name, RunRow, row, self.overrides)
 
 
 def _size_of(path: str) -> int:

@@ -12,7 +12,7 @@ from chopper_core.sources.signals import SignalName
 from chopper_core.sources.telemetry.rows import Field, FieldKind
 from chopper_core.sources.telemetry.series import STATUS, throttled_pct
 from chopper_core.sources.telemetry.table import JsonRecords, TelemetryFormat, TelemetryTable
-from chopper_core.tables.text import TEXT_SUFFIXES
+from chopper_core.tables.text import PRINTED, TEXT_SUFFIXES
 from chopper_core.util.patterns import late
 
 NAME: Final = "amd-smi"
@@ -90,7 +90,7 @@ _JSON_KEYS: Final = late(
 
 
 def _recognise_json(text: str) -> Recognised | None:
-    if '"traceEvents"' in text:
+    if '"traceEvents"' in text or PRINTED.match(text):
         return None
     start = _begin(text).search(text)
     is_own = start is not None and _JSON_KEYS.search(text, start.start())

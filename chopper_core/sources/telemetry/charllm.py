@@ -19,6 +19,7 @@ from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.nearby import files_nearby
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -133,7 +134,7 @@ def _why_not(path: Path) -> str:
     if file_series is None:
         return f"has no headings, and {metric!r} in its name isn't a known metric of CharLLM-PPT"
     if metric == "mem_util" and not any(
-        next(path.parent.glob(pattern), None) for pattern in _NVIDIA_ONLY
+        files_nearby(path.parent, pattern) for pattern in _NVIDIA_ONLY
     ):
         return (
             "is the memory's activity on NVIDIA and the memory in use on AMD; the directory has no "

@@ -85,7 +85,7 @@ class FoundTogether(Struct, frozen=True):
     def is_together(self) -> bool | None:
         """Whether what all save together is right; None where one isn't named, or not replayed."""
         known = None if self.saved_ns is None else self.is_near(self.saved_ns, self.all_ns)
-        return known if all(self.named) else None
+        return known if None not in self.findings else None
 
 
 def _told(one: Finding) -> float | None:

@@ -17,6 +17,7 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.nearby import file_nearby
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Primus (pipeline dump)"
@@ -119,7 +120,7 @@ class _Layout(Struct, frozen=True):
 
 def _layout_in_folder_of(path: Path) -> _Layout:
     try:
-        with ByteSource(path.parent / "config.json", _MAX_BYTES) as source:
+        with ByteSource(file_nearby(path.parent / "config.json"), _MAX_BYTES) as source:
             found = json.loads(source.read())
     except (OSError, DataError, ValueError, RecursionError):
         return _Layout()
