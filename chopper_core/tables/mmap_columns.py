@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +23,7 @@ ENDS: Final = " ends"
 """Suffix of a list column's name, for the offsets of its rows."""
 
 Content = mmap.mmap | bytes
+_mapped: Final[WeakSet[mmap.mmap]] = WeakSet()
 
 
 class ColumnPlace(Struct, frozen=True, array_like=True):
@@ -37,9 +40,19 @@ def content_of(path: Path) -> Content:
     """The content of a file, mapped; read whole if the file system can't map it."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return path.read_bytes()
+    _mapped.add(mapped)
+    return mapped
+
+
+def let_go() -> None:
+    """Leave what was read of mapped files to the system's cache, from which it comes again."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for each in list(_mapped):
+            with suppress(ValueError, OSError):  # It may just have been closed.
+                each.madvise(mmap.MADV_DONTNEED)
 
 
 def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:

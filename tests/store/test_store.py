@@ -36,7 +36,7 @@ from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
 from chopper_core.store import writer as store_writer
 from chopper_core.store.writer import write_store
-from chopper_core.tables.mmap_columns import ColumnPlace
+from chopper_core.tables.mmap_columns import ColumnPlace, content_of, let_go
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
@@ -559,3 +559,19 @@ def test_the_fingerprint_covers_every_stored_type(
     before = store_format.fingerprint.__wrapped__()
     monkeypatch.setitem(kind.__annotations__, "added", "int")
     assert store_format.fingerprint.__wrapped__() != before
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux counts it")
+def test_what_was_read_of_a_mapped_file_is_left_to_the_system(tmp_path: Path) -> None:
+    path = tmp_path / "column"
+    path.write_bytes(bytes(range(256)) * (1 << 16))
+    values = np.frombuffer(content_of(path), np.uint8)
+    total, held = values.sum(), _mapped_kb()
+    let_go()
+    assert _mapped_kb() < held - path.stat().st_size // 2048
+    assert values.sum() == total
+
+
+def _mapped_kb() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
