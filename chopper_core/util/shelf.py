@@ -20,7 +20,7 @@ _PLACES_EACH: Final = 2
 _POLL_SECONDS: Final = 0.0005
 
 
-class _Places:
+class _SharedPlaces:
     """Places for bytes, which some processes fill and others empty.
 
     Only those of one side wait for one another: what is killed there holds up no process of the
@@ -85,8 +85,8 @@ class Shelf:
 
     def __init__(self, context: BaseContext, workers: int, text_bytes: int) -> None:
         self._workers = workers
-        self._texts = _Places(context, _PLACES_EACH * workers, text_bytes)
-        self._arrays = _Places(context, _PLACES_EACH * workers, text_bytes)
+        self._texts = _SharedPlaces(context, _PLACES_EACH * workers, text_bytes)
+        self._arrays = _SharedPlaces(context, _PLACES_EACH * workers, text_bytes)
 
     def lay(self, label: Any, pieces: Sequence[bytes]) -> bool:
         """Lay out a text; False if no place is free for it, or it is too long for one."""
