@@ -113,9 +113,9 @@ def test_hidden_rows_and_their_time() -> None:
 def test_places_of_a_name_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who types the same filter in one view after another waits for it once."""
     run = sample_run()
-    first = names_everywhere(run, View("R"), "gemm")
+    first = names_everywhere(run, View("R"), "attn")
     assert first.names and all(each.places for each in first.by_name)
     monkeypatch.setattr(find_module, "_places", None)
-    assert names_everywhere(run, View("R", name="kernels"), "gemm") == first
+    assert names_everywhere(run, View("R", name="kernels"), "attn") == first
     with pytest.raises(TypeError):
         names_everywhere(run, View("R"), "norm")
