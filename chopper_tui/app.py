@@ -246,6 +246,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(event, events.Resize) and not self._is_size_of_last(event.size):
             self._shown.forget()
             self._draw_over_last()
+            if event.size == self.screen.size:
+                self.screen.refresh()  # It was of another size meanwhile.
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
                 self.screen.clear_message()
@@ -384,7 +386,8 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         if not self._size_of_last:
-            super()._display(screen, self._shown.changes(renderable))
+            update = renderable if self.is_headless else self._shown.whole(screen, renderable)
+            super()._display(screen, self._shown.changes(update))
 
     def on_resize(self) -> None:
         """Check again later: of several changes at once the last may be missed."""

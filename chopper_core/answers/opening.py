@@ -192,8 +192,9 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
 _QUESTIONS: Final = "whatif"
 _FIRST: Final = ("findings", "overview", "ranks")
 """What most look at first; the summary takes what the findings tell."""
-_MOST_OF_ALL: Final = 1 << 24
-"""Activities of a run up to which all places are worked out: of more, each takes seconds."""
+_MOST_OF_ALL: Final = 1 << 26
+"""Activities of a run up to which all places are worked out, in less memory than joining its ranks
+takes: of more, each takes many seconds."""
 _MOST_REPLAYED: Final = 1 << 19
 """Activities of the steps that what-if questions replay, up to which these are worked out: of more
 each of a dozen replays takes seconds, and all of them gigabytes."""

@@ -311,6 +311,8 @@ class Columns:
             and not self.values(column.name).present().any()
         ]
         run = self._run
+        if not nowhere:
+            return ()  # Without reading what is known of GPUs.
         return tuple(
             f"{', '.join(each.name for each in group)} unavailable: {reason}"
             for reason, group in reasons(nowhere, run.table, run.hardware).items()
