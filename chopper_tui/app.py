@@ -70,6 +70,8 @@ _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
 _KEEPS_AFTER_S = 1.0
 """Seconds after the first paint at which a first screen is kept, unless a key comes before."""
+_KEEPS_WITHIN_S = 0.25
+"""Seconds between looks whether one that takes longer is complete: a person may leave soon."""
 _COMPLETE_S = 0.1
 """Seconds after which the parts that follow a first paint are there."""
 _KEPT_PATIENCE_S = 2.0
@@ -187,7 +189,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         if last is None or screen is None:
             return
         if not self._is_first_screen(screen):
-            self.set_timer(_KEEPS_AFTER_S, self._keep_screen)
+            self.set_timer(_KEEPS_WITHIN_S, self._keep_screen)
             return
         self._last, lines = None, self._shown.lines(*self.size)
         if lines and lines != last.lines:
@@ -244,6 +246,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(event, events.Resize) and not self._is_size_of_last(event.size):
             self._shown.forget()
             self._draw_over_last()
+            if event.size == self.screen.size:
+                self.screen.refresh()  # It was of another size meanwhile.
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
                 self.screen.clear_message()
@@ -382,7 +386,8 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         if not self._size_of_last:
-            super()._display(screen, self._shown.changes(renderable))
+            update = renderable if self.is_headless else self._shown.whole(screen, renderable)
+            super()._display(screen, self._shown.changes(update))
 
     def on_resize(self) -> None:
         """Check again later: of several changes at once the last may be missed."""

@@ -18,6 +18,7 @@ from chopper_core.answers.opening import as_asked
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import STEP_PART, is_part
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import STATE_TITLES
@@ -182,7 +183,7 @@ class ScreenData(Struct, frozen=True, dict=True):
     inks: Sequence[str] = ()
     """Of each row, by what takes most of its time; empty where rows have no class."""
     full: Mapping[str, float] = {}
-    """Unit → the figure that fills a meter."""
+    """Unit → the figure that fills a meter; 0: it is unknown."""
 
     @cached_property
     def signals(self) -> tuple[ScreenSignal, ScreenSignal]:
@@ -255,8 +256,15 @@ def screen_data(
 
 
 def _full(run: Run) -> Mapping[str, float]:
-    known = run.hardware
-    return _FULL if known is None else {Unit.MHZ: known.clock_mhz, Unit.WATTS: known.tdp_w, **_FULL}
+    """What is known of GPUs is read for a screen with room for meters of theirs."""
+
+    def figure(unit: str) -> float:
+        known = None if unit in _FULL else run.hardware
+        if known is None:
+            return _FULL.get(unit, 0.0)
+        return (known.clock_mhz if unit == Unit.MHZ else known.tdp_w) or 0.0
+
+    return LazyMap((*_FULL, Unit.MHZ, Unit.WATTS), figure)
 
 
 def _second_of(run: Run, view: View) -> View | None:

@@ -77,6 +77,16 @@ class ShownCells:
             found.append([("".join(char for char, _ in run), codes) for codes, run in runs])
         return found
 
+    def whole(self, screen: Screen[Any], update: Any) -> Any:
+        """An update that is of all cells where none is known: a part alone would stand on a cleared
+        screen. Nothing until the screen is laid out at the terminal's size, which draws all."""
+        if self._lines or not isinstance(update, ChopsUpdate):
+            return update
+        compositor, app = screen._compositor, screen.app
+        if compositor.size != app.size:
+            return None
+        return compositor.render_update(full=True, screen_stack=app._background_screens)
+
     def changes(self, update: Any) -> Any:
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)
         return ChangedCells(self, update) if is_update else update

@@ -113,6 +113,32 @@ class Selection(Struct, frozen=True, eq=False):
         return "gpu"
 
 
+def _asked_steps(run: Run, view: View, asked: Sequence[str]) -> tuple[StepTimes, set[int]]:
+    """The steps of a scope, and those of a long run that questions name; raises NothingToShow."""
+    times = step_times(run, view)
+    if not times.mean_ns > 0:
+        raise NothingToShow("the steps take no time")
+    if len(run.table) <= window.MAX_ROWS:
+        return times, set()
+    return times, {each for text in asked for each in _iterations_in(run, text)}
+
+
+def typical_step(run: Run, view: View, asked: Sequence[str]) -> int:
+    """The step, of those that questions replay, whose time is nearest to the median. Nothing is
+    replayed for that; raises NothingToShow where nothing could be."""
+    times, named = _asked_steps(run, view, asked)
+    replayed, _ = window.steps_replayed(run, times.iterations, times.each_ns, named)
+    there = np.isin(times.iterations, replayed)
+    far = np.where(there, np.abs(times.each_ns - median_of(times.each_ns)), np.inf)
+    return times.iterations[int(far.argmin())]
+
+
+def activities_replayed(run: Run, view: View, asked: Sequence[str] = ()) -> int:
+    """How many activities questions replay; raises NothingToShow where nothing can be."""
+    times, named = _asked_steps(run, view, asked)
+    return window.steps_replayed(run, times.iterations, times.each_ns, named)[1]
+
+
 class Steady(Struct, frozen=True, eq=False):
     """The steps of a scope, to compare replays by."""
 
@@ -121,13 +147,8 @@ class Steady(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, run: Run, view: View, asked: Sequence[str] = ()) -> Steady:
-        times = step_times(run, view)
-        if not times.mean_ns > 0:
-            raise NothingToShow("the steps take no time")
+        times, named = _asked_steps(run, view, asked)
         steps = times.iterations
-        named: set[int] = set()
-        if len(run.table) > window.MAX_ROWS:
-            named = {each for text in asked for each in _iterations_in(run, text)}
         key = ("replayed steps", tuple(times.gpus.tolist()), tuple(steps), tuple(sorted(named)))
         found = run.memo(
             key, lambda: ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named)
@@ -181,14 +202,6 @@ class Steady(Struct, frozen=True, eq=False):
         graph = self.predictor.graph
         lag = graph.lag_ns if lag_ns is None else lag_ns
         return self.mean_ns(Predicted(work_ns, lag, replay(graph, work_ns, lag)))
-
-    @property
-    def typical(self) -> int:
-        """The replayed step whose time is nearest to the median."""
-        replays, times = self.replays, self.times
-        there = np.isin(times.iterations, replays.steps.iteration[replays.own])
-        far = np.where(there, np.abs(times.each_ns - median_of(times.each_ns)), np.inf)
-        return times.iterations[int(far.argmin())]
 
     @property
     def error_ns(self) -> float:

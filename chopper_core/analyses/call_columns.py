@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from chopper_core.columns.metric import METRICS, Scope, Values, absent, declare, numbered, worded
+from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.util.grouping import maxima_of, minima_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def _shapes(scope: Scope, run: Run) -> list[CallShape | None]:
     from chopper_core.analyses.call_figures import labels_of_shapes
 
     nodes, labels = scope.nodes, labels_of_shapes(run)
+    if CALL_SHAPE not in nodes.table.measured:
+        return [None] * len(nodes)  # Millions of activities are read to tell the same.
     if "shapes" not in nodes.memo:
         shapes, size = [*labels.shapes.values(), None], len(nodes)
         none = len(shapes) - 1

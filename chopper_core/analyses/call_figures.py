@@ -21,7 +21,7 @@ from chopper_core.model.column_names import (
     MODULES,
     REQUESTS,
 )
-from chopper_core.model.groups import Groups, by_kernel_codes
+from chopper_core.model.groups import Groups, by_codes_of
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
 from chopper_core.model.table import (
@@ -112,11 +112,12 @@ def by_shape(run: Run, view: View) -> Partition:
     tree = run.tree_of(view)
     whole = tree.node(view.path)
     if view.of:
-        whole = of_shape(run, whole, view.of)
-    if view.of or CALL_SHAPE in run.table.measured:
-        return by_level(whole, LEVEL)
+        return by_level(of_shape(run, whole, view.of), LEVEL)
+    if CALL_SHAPE in run.table.measured:
+        nodes = tree.split(view.path, (LEVEL,))
+        return Partition(LEVEL, nodes.labels(LEVEL), nodes, whole)
     kernels = tree.split(view.path, ("kernel",))
-    codes, nodes = by_kernel_codes(whole, kernels, labels_of_shapes(run).of_kernel)
+    codes, nodes = by_codes_of(whole, kernels, "kernel", labels_of_shapes(run).of_kernel)
     texts = list(labels_of_shapes(run).shapes)
     return Partition(LEVEL, [texts[code] for code in codes.tolist()], nodes, whole)
 

@@ -240,7 +240,7 @@ def classes_of(run: Run, level: str, labels: Sequence[str]) -> Sequence[int]:
     if level != "operation" or not len(run.table):
         return ()
 
-    def found() -> dict[str, int]:
+    def made() -> tuple[int, ...]:
         table, count = run.table, len(CLASS_NAMES) + 1
         some = slice(None, None, len(table) // _MAX_CLASSIFIED + 1)
         group = _class_of_names(run)[table.kernel[some]].astype(np.intp)
@@ -248,10 +248,19 @@ def classes_of(run: Run, level: str, labels: Sequence[str]) -> Sequence[int]:
         # Those without a label come first.
         cells = (table.operation[some].astype(np.intp) + 1) * count + group
         times = np.bincount(cells, table.duration_ns[some], (len(table.operations) + 1) * count)
-        largest = times.reshape(-1, count).argmax(axis=1)[1:].tolist()
-        return dict(zip(table.operations, largest, strict=True))
+        return tuple(times.reshape(-1, count).argmax(axis=1)[1:].tolist())
 
-    known = run.memo(("class of operation",), found)
+    def checked(found: tuple[int, ...]) -> tuple[int, ...]:
+        if len(found) != len(run.table.operations):
+            raise ValueError("classes of other operations")
+        return found
+
+    def found() -> dict[str, int]:
+        kept = run.kept(key, tuple[int, ...], made, tuple, checked)
+        return dict(zip(run.table.operations, kept, strict=True))
+
+    key = ("classes of operations",)
+    known = run.memo(key, found)
     return [known.get(each, _OTHER) for each in labels]
 
 

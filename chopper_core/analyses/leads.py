@@ -369,7 +369,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def hidden_stragglers(self) -> tuple[Straggler, ...]:
         """GPUs that take longer than their peers, whoever waits for them: those of a pipeline, for
-        which other stages wait by design, and those that a later straggler hides."""
+        which other stages wait by design, those that a later straggler hides, and those for which
+        others' collectives wait next to compute, which that slows."""
         every, longest = np.arange(len(self.iterations)), np.sort(self._hidden[:_MAX_EXPLAINED])
         found = [self._explained(at, 0.0, every, self._longest[at]) for at in longest.tolist()]
         return tuple(replace(each, delayed=(), once_ns=0.0) for each in found if each.cause)
@@ -382,8 +383,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _hidden(self) -> Index:
         """The places of other GPUs that take longer than their peers, the one that takes longest
-        first, in a pipeline or next to a straggler."""
-        if self.delays_ns is None or (len(self.peers) < 2 and not self.stragglers):
+        first."""
+        if self.delays_ns is None:
             return np.empty(0, np.intp)
         late = np.argsort(-self._longest, kind="stable")
         every = self._causes((), MIN_CAUSE_SHARE * self.typical_ns)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chopper_core.analyses.base import NODE, node_labels, node_names
 from chopper_core.columns import Metric, Scope, Values, column
-from chopper_core.model.groups import Groups, grouped
+from chopper_core.model.groups import Groups, by_codes_of, grouped
 from chopper_core.model.run import Run
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
@@ -65,15 +65,15 @@ def by_level(parent: Groups, level: str) -> Partition:
     return Partition(level, nodes.labels(level), nodes, parent)
 
 
-def by_node(run: Run, parent: Groups) -> tuple[list[str], Groups]:
-    """The nodes of the GPUs of a part of the tree, and the activities of each."""
-    gpu = parent.table.gpu[parent.rows]
-    gpus = distinct(gpu)
+def by_node(run: Run, parent: Groups, parts: Groups) -> tuple[list[str], Groups]:
+    """The nodes of the GPUs of a part of the tree, and the activities of each; `parts` are those of
+    each GPU."""
+    gpus = parts.codes("gpu")
     names = node_labels(run, gpus.tolist())
-    known = sorted(set(names))
+    place_of = {name: place for place, name in enumerate(sorted(set(names)))}
     code_of = np.zeros(int(gpus.max()) + 1, np.int32)
-    code_of[gpus] = [known.index(name) for name in names]
-    return known, grouped(parent, code_of[gpu])[1]
+    code_of[gpus] = [place_of[name] for name in names]
+    return [*place_of], by_codes_of(parent, parts, "gpu", code_of)[1]
 
 
 class GpuRows(LabelledRows, frozen=True, eq=False):

@@ -189,10 +189,15 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
     return run
 
 
+_QUESTIONS: Final = "whatif"
 _FIRST: Final = ("findings", "overview", "ranks")
 """What most look at first; the summary takes what the findings tell."""
-_MOST_OF_ALL: Final = 1 << 24
-"""Activities of a run up to which all places are worked out: of more, each takes seconds."""
+_MOST_OF_ALL: Final = 1 << 26
+"""Activities of a run up to which all places are worked out, in less memory than joining its ranks
+takes: of more, each takes many seconds."""
+_MOST_REPLAYED: Final = 1 << 19
+"""Activities of the steps that what-if questions replay, up to which these are worked out: of more
+each of a dozen replays takes seconds, and all of them gigabytes."""
 _REMEMBERED: Final = 64 << 20
 """Bytes of what a place was made of that the next one can use."""
 
@@ -200,6 +205,7 @@ _REMEMBERED: Final = 64 << 20
 def work_out(store: str, progress: Progress = silent) -> None:
     """Work out the places of a store that was just written, and keep them there: it opens at once
     wherever it is sent. What can't be worked out is left to who asks for it."""
+    from chopper_core.analyses.asked import activities_replayed
     from chopper_core.analyses.signal_changes import second_signal, worth_a_chart, worth_a_column
     from chopper_core.ingest.cache import open_cached
     from chopper_core.util.memory import keep_freed
@@ -211,7 +217,10 @@ def work_out(store: str, progress: Progress = silent) -> None:
     names = [*_FIRST]
     if len(run.table) <= _MOST_OF_ALL:
         # Questions replay the graph that findings have just made.
-        names = [*dict.fromkeys((_FIRST[0], "whatif", *_FIRST, *VIEWS))]
+        names = [*dict.fromkeys((_FIRST[0], _QUESTIONS, *_FIRST, *VIEWS))]
+        with suppress(ChopperError):
+            if activities_replayed(run, View(store)) > _MOST_REPLAYED:
+                names.remove(_QUESTIONS)
     for number, name in enumerate(names):
         what = "the summary" if name in _FIRST else name
         progress(f"work out {what}", number, len(names))

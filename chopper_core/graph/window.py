@@ -68,7 +68,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         Of a long run those that are `named` are replayed before others.
         """
         numbers = np.array(iterations, np.int64)
-        alone, sample, replayed = _chosen(run, numbers, took_ns, named)
+        alone, sample, replayed, _ = _chosen(run, numbers, took_ns, named)
         predictor = Predictor.of(run, replayed, tuple(sorted([*alone, *sample])))
         steps = steps_of_graph(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
@@ -147,13 +147,24 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         return f"{self.iterations} of {self.of} steps are replayed, {which}"
 
 
+def steps_replayed(
+    run: Run, iterations: Sequence[int], took_ns: Float64, named: Collection[int] = ()
+) -> tuple[list[int], int]:
+    """The steps that `ReplayedSteps.of_run` would replay and count, and the activities of all that
+    it would replay; raises NothingToShow where these are too many."""
+    numbers = np.array(iterations, np.int64)
+    alone, sample, _, activities = _chosen(run, numbers, took_ns, named)
+    return [*alone, *sample], activities
+
+
 def _chosen(
     run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]
-) -> tuple[list[int], list[int], tuple[int, ...]]:
+) -> tuple[list[int], list[int], tuple[int, ...], int]:
     """The steps that are replayed as unlike the others, some of the others, and all these with
-    those that lead to them; of a short run all are unlike, and lead to none."""
+    those that lead to them, and their activities; of a short run all are unlike, and lead to
+    none."""
     if len(run.table) <= MAX_ROWS or not len(iterations):
-        return iterations.tolist(), [], ()
+        return iterations.tolist(), [], (), len(run.table)
     every = run.tree().split((), ("iteration",))
     codes, sizes = every.codes("iteration").astype(np.int64), every.sizes()
     sizes, codes = sizes[codes >= 0], codes[codes >= 0]
@@ -165,10 +176,11 @@ def _chosen(
     alone, others = (iterations[each].tolist() for each in (unlike, np.sort(sample)))
     chosen = np.searchsorted(codes, np.sort(iterations[np.append(unlike, sample)]))
     there = _with_leads(chosen, len(codes))
-    if sizes[there].sum() > _MOST_ROWS:
+    activities = int(sizes[there].sum())
+    if activities > _MOST_ROWS:
         most = int(sizes[place].max())
         raise NothingToShow(f"a step has {most:,} activities: too many to replay")
-    return alone, others, tuple(codes[there].tolist())
+    return alone, others, tuple(codes[there].tolist()), activities
 
 
 def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Index:

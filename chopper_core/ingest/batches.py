@@ -31,7 +31,7 @@ from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_ta
 from chopper_core.model.tree import ordered
 from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
-from chopper_core.store.reader import read_store, verify
+from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.tables.mmap_columns import content_of
 from chopper_core.util import children
@@ -362,8 +362,9 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
     if trace.exists() and _origin(trace) != origin:
         return DataError(f"{trace} has changed since it was ingested; ingest it again")
     try:
-        verify(part)
+        # Opening it verifies all but the large files.
         run = read_store(part)
+        verify(part, large_files(part))
     except (DataError, OSError) as error:
         return DataError(f"{part} is corrupt ({error}); remove it and ingest {trace}")
     return DataError(run.failed[0][1]) if run.failed else run

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 
-from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, values_of
+from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, run_mask, run_sizes, run_starts, stable_order
 
@@ -24,7 +24,8 @@ _MOST_BY_GPU: Final = 1 << 20
 """The same of GPUs by one other level, which ranks and heat maps of many GPUs take."""
 ROWS_PER_CELL: Final = 64
 """A cube with fewer rows per cell saves too little."""
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 18
+"""Rows that are reduced at once: some fifty columns of them are in memory."""
 _MAX_LOOKUP: Final = 1 << 22
 _MAX_BY_GPU: Final = 1 << 13
 """Cells up to which a cube that has the GPUs too takes as long as one without."""
@@ -195,18 +196,22 @@ def summarise(
 ) -> list[Cube]:
     """The cubes of a table, the large sets of levels first."""
     fitting = len(table) // rows_per_cell
-    patterns = _patterns(table)
+    every = [levels for size in range(len(LEVELS), 0, -1) for levels in combinations(LEVELS, size)]
+    asked: dict[tuple[str, ...], _CellKeys] = {}
+    for levels in every:
+        most = max(most_cells, _MOST_BY_GPU) if len(levels) <= 2 and "gpu" in levels else most_cells
+        limit = min(most, fitting)
+        is_part = any(set(levels) <= set(larger) for larger in asked)
+        if limit and not is_part and (cells := _cells_of_rows(table, levels, limit)) is not None:
+            asked[levels] = cells
+    of_rows = _of_rows(table, asked)
     made: list[Cube] = []
-    for size in range(len(LEVELS), 0, -1):
-        for levels in combinations(LEVELS, size):
-            above = [cube for cube in made if set(levels) <= set(cube.levels)]
-            if above:
-                made.append(_rolled_up(min(above, key=len), levels))
-                continue
-            most = max(most_cells, _MOST_BY_GPU) if size <= 2 and "gpu" in levels else most_cells
-            limit = min(most, fitting)
-            if limit and (cells := _cells_of_rows(table, levels, limit)) is not None:
-                made.append(_of_rows(table, levels, *cells, patterns))
+    for levels in every:
+        above = [cube for cube in made if set(levels) <= set(cube.levels)]
+        if above:
+            made.append(_rolled_up(min(above, key=len), levels))
+        elif levels in of_rows:
+            made.append(of_rows[levels])
     return made
 
 
@@ -233,10 +238,24 @@ def _pieces(table: KernelTable) -> Iterator[slice]:
         yield slice(begin, min(begin + _CHUNK, len(table)))
 
 
-def _cells_of_rows(
-    table: KernelTable, levels: tuple[str, ...], limit: int
-) -> tuple[Int64, tuple[int, ...]] | None:
-    """The keys of the cells, sorted, and the sizes of the levels; None where there are too many."""
+class _CellKeys(Struct, frozen=True, eq=False):
+    """The cells of a set of levels."""
+
+    keys: Int64
+    """Sorted."""
+    sizes: tuple[int, ...]
+    """Of the levels."""
+
+    def codes(self, levels: tuple[str, ...]) -> dict[str, Int32]:
+        left, codes = self.keys, {}
+        for level, size in zip(reversed(levels), reversed(self.sizes), strict=True):
+            codes[level] = (left % size - 1).astype(np.int32)
+            left = left // size
+        return codes
+
+
+def _cells_of_rows(table: KernelTable, levels: tuple[str, ...], limit: int) -> _CellKeys | None:
+    """The cells of a set of levels; None where there are too many."""
     sizes = tuple(int(table.column(level).max()) + 2 for level in levels)
     if float(np.prod(np.array(sizes, np.float64))) > 2.0**62:
         return None
@@ -249,14 +268,14 @@ def _cells_of_rows(
         keys = distinct(np.concatenate((keys, _keys(table, levels, sizes, rows))))
         if len(keys) > limit:
             return None
-    return keys, sizes
+    return _CellKeys(keys, sizes)
 
 
 def _keys(
-    table: KernelTable, levels: tuple[str, ...], sizes: tuple[int, ...], rows: slice
+    table: KernelTable, levels: tuple[str, ...], sizes: tuple[int, ...], rows: Selection
 ) -> Int64:
     """One number for the labels of each row; a missing label counts as 0."""
-    key = np.zeros(len(range(*rows.indices(len(table)))), np.int64)
+    key = np.zeros(len(table.gpu[rows]), np.int64)
     for level, size in zip(levels, sizes, strict=True):
         key *= size
         key += table.column(level)[rows].astype(np.int64) + 1
@@ -264,49 +283,57 @@ def _keys(
 
 
 def _of_rows(
-    table: KernelTable,
-    levels: tuple[str, ...],
-    keys: Int64,
-    sizes: tuple[int, ...],
-    patterns: Mapping[str, int],
-) -> Cube:
-    count = len(keys)
-    firsts = {number: name for name, number in reversed(list(patterns.items()))}
-    counts = [f"{what} {number}" for number in firsts for what in ("count", "time")]
-    integers = {key: np.zeros(count, np.int64) for key in ("sum activities", *counts)}
-    integers |= {f"{how} {name}": np.full(count, least) for how, _, least, name in _REDUCED}
-    floats = {name: np.zeros(count) for name in patterns}
+    table: KernelTable, asked: Mapping[tuple[str, ...], _CellKeys]
+) -> dict[tuple[str, ...], Cube]:
+    """The cubes of some sets of levels. Rows with the same labels, which lie together, are reduced
+    once for all of them."""
+    patterns = _patterns(table)
+    sums: dict[tuple[str, ...], dict[str, AnyArray]] = {levels: {} for levels in asked}
     for rows in _pieces(table):
-        cell = np.searchsorted(keys, _keys(table, levels, sizes, rows))
-        # Sort rows by cell: then every reduction runs over contiguous rows.
-        order = stable_order(cell)
-        cell = cell[order]
-        first = run_starts(cell)
-        at = cell[first]
-
-        def column(name: str, rows: slice = rows, order: Index = order) -> AnyArray:
-            return values_of(table, name, rows)[order].astype(np.int64)
-
-        integers["sum activities"][at] += run_sizes(first, len(cell))
-        for how, reduce, _, name in _REDUCED:
-            own = integers[f"{how} {name}"]
-            own[at] = reduce(own[at], reduce.reduceat(column(name), first))
-        there = {
-            number: np.isfinite(table.measured[name][rows])[order]
-            for number, name in firsts.items()
+        first = run_starts(*(table.column(level)[rows] for level in LEVELS))
+        runs = {
+            key: (how, least, how.reduceat(values, first))
+            for key, how, least, values in _reduced(table, rows, patterns)
         }
-        for number, known in there.items():
-            integers[f"count {number}"][at] += np.add.reduceat(known.astype(np.int64), first)
-            times = np.where(known, column("duration_ns"), 0)
-            integers[f"time {number}"][at] += np.add.reduceat(times, first)
-        for name, number in patterns.items():
-            values = np.where(there[number], table.measured[name][rows][order], 0.0)
-            floats[name][at] += np.add.reduceat(values, first)
-    left, codes = keys, {}
-    for level, size in zip(reversed(levels), reversed(sizes), strict=True):
-        codes[level] = (left % size - 1).astype(np.int32)
-        left = left // size
-    return Cube(levels, codes, integers, floats, patterns)
+        for levels, cells in asked.items():
+            own = _keys(table, levels, cells.sizes, rows.start + first)
+            cell = np.searchsorted(cells.keys, own)
+            order = stable_order(cell)
+            cell = cell[order]
+            begins = run_starts(cell)
+            at, whole = cell[begins], sums[levels]
+            for key, (how, least, values) in runs.items():
+                if key not in whole:
+                    whole[key] = np.full(len(cells.keys), least, values.dtype)
+                whole[key][at] = how(whole[key][at], how.reduceat(values[order], begins))
+    return {
+        levels: Cube(
+            levels,
+            asked[levels].codes(levels),
+            {key: values for key, values in whole.items() if key not in patterns},
+            {key: whole[key] for key in patterns},
+            patterns,
+        )
+        for levels, whole in sums.items()
+    }
+
+
+def _reduced(
+    table: KernelTable, rows: slice, patterns: Mapping[str, int]
+) -> Iterator[tuple[str, np.ufunc, int, AnyArray]]:
+    """What a cube holds: its key, how it is reduced and from what on, and the values of rows."""
+    yield "sum activities", np.add, 0, np.ones(rows.stop - rows.start, np.int64)
+    for what, how, least, name in _REDUCED:
+        values = values_of(table, name, rows).astype(np.int64, copy=False)
+        yield f"{what} {name}", how, least, values
+    duration = table.column("duration_ns")[rows]
+    known: dict[int, AnyArray] = {}
+    for name, number in patterns.items():
+        if number not in known:
+            known[number] = np.isfinite(table.measured[name][rows])
+            yield f"count {number}", np.add, 0, known[number].astype(np.int64)
+            yield f"time {number}", np.add, 0, np.where(known[number], duration, 0)
+        yield name, np.add, 0, np.where(known[number], table.measured[name][rows], 0.0)
 
 
 def _patterns(table: KernelTable) -> dict[str, int]:

@@ -447,19 +447,19 @@ def grouped(parent: Groups, codes: Codes) -> tuple[Int64, Groups]:
     return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
 
 
-def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Codes) -> tuple[Int64, Groups]:
-    """As `grouped`, by a code of each kernel name, from the sums of the kernels where known.
+def by_codes_of(parent: Groups, parts: Groups, level: str, codes_of: Codes) -> tuple[Int64, Groups]:
+    """As `grouped`, by a code of each label of a level, from the sums of its parts where known.
 
-    `kernels` are the rows of `parent` by kernel.
+    `parts` are the rows of `parent` by that level.
     """
 
     def found() -> tuple[Int64, Groups]:
-        return grouped(parent, codes_of[parent.table.kernel[parent.selection]])
+        return grouped(parent, codes_of[parent.table.column(level)[parent.selection]])
 
-    cells = kernels.cells
+    cells = parts.cells
     if cells is None:
         return found()
-    codes = codes_of[cells.cube.codes["kernel"][cells.at]]
+    codes = codes_of[cells.cube.codes[level][cells.at]]
     order = stable_order(codes)
     codes = codes[order]
     first = run_starts(codes)
@@ -470,7 +470,7 @@ def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Codes) -> tuple[I
 
     of_code = Cells(cells.cube, cells.at[order], first)
     return codes[first].astype(np.int64), Groups(
-        parent.table, None, None, of_code, rows, kernels.around
+        parent.table, None, None, of_code, rows, parts.around
     )
 
 

@@ -29,7 +29,7 @@ from chopper_core.analyses.sides import sides_of
 from chopper_core.columns import METRICS, Reduces, Values, worded
 from chopper_core.columns.derived import delta_of, difference, relative, relative_of
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.groups import by_kernel_codes
+from chopper_core.model.groups import by_codes_of
 from chopper_core.model.phrases import count, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
@@ -64,7 +64,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if by == "class":
         names = list(dict.fromkeys(classes))
         codes_of = np.array([names.index(word) for word in classes], np.int64)
-        codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
+        codes, nodes = by_codes_of(rows.whole, rows.nodes, "kernel", codes_of)
         rows = Partition("class", [names[code] for code in codes.tolist()], nodes, rows.whole)
     elif by == "name":
         if not view.of:

@@ -17,6 +17,7 @@ from chopper_core.analyses.asked import (
     answer_of,
     change_of,
     questions_of,
+    typical_step,
 )
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import LabelledRows
@@ -118,8 +119,7 @@ def predicted_step(run: Run, view: View, asked: str) -> View:
     there = replace(there, overrides=own, baseline=Baseline(MEASURED))
     if view.path:
         return there
-    steady = Steady.of(run, view, questions_of(asked))
-    step = run.table.text_of("iteration", steady.typical)
+    step = run.table.text_of("iteration", typical_step(run, view, questions_of(asked)))
     return replace(there, path=(step,), order=complete_order(["iteration"]))
 
 

@@ -523,7 +523,7 @@ def _metered(frame: Frame, column: DrawnColumn, full: Mapping[str, float] | None
     """A column with a meter, if it is known what fills that."""
     most = (full or {}).get(column.text.metric.unit)
     limits = frame.values.get(_LIMITS.get(column.name, ""))
-    if most is None or full is None:
+    if not most:
         return column
     fulls = np.full(len(frame), most) if limits is None else limits.known()
     width = max(column.width - _METER - 1, cell_width(column.text.scale.cell(most)) + 1)

@@ -17,7 +17,7 @@ from chopper_core.model.view import ALL_TIME, View
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import clean
 from chopper_core.util.progress import Cancelled
-from chopper_core.views.shared.signal_charts import SignalChart, signal_chart
+from chopper_core.views.shared.signal_charts import SignalChart, kept_signal_chart
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.canvas import wanted
@@ -152,9 +152,7 @@ class SignalPane(DrawnPane, Dragging):
         """Draw the signal of a view; that of the newest traces over the time since they began."""
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
-        # With very many GPUs it takes long.
-        make = partial(signal_chart, run, view, bins, check)
-        seen = run.memo(("signal chart", view, bins), make)
+        seen = kept_signal_chart(run, view, bins, check)
         if is_newest:
             length_ns = seen.end_ns - seen.start_ns
             seen = replace(seen, start_ns=0, end_ns=length_ns, scope_ns=(0, length_ns))

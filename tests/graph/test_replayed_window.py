@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.analyses.asked import Steady, change_of
+from chopper_core.analyses.asked import Steady, activities_replayed, change_of, typical_step
 from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
 from chopper_core.graph import window
@@ -127,6 +127,28 @@ def test_a_predicted_long_run_has_the_replayed_iterations(
     assert set(times.left_out) == set(steady.replays.leads) != set()
     expected = steady.predictor.predict([change_of(steady.predictor, "gpu:3 as peers")])
     assert times.mean_ns == pytest.approx(steady.mean_ns(expected), rel=1e-3)
+
+
+@pytest.mark.parametrize("fitting", [2.5, 5.5, 20])
+@pytest.mark.parametrize("asked", [[], ["iteration=15 as peers"], ["iteration=13 x0.8"]])
+def test_the_step_that_a_question_opens_is_known_without_a_replay(
+    long_run: Run, monkeypatch: pytest.MonkeyPatch, fitting: float, asked: list[str]
+) -> None:
+    """A replay of thousands of GPUs takes a minute, and every row of answers opens a step."""
+    run = few(monkeypatch, long_run, fitting)
+    steady = Steady.of(run, View(run.name), asked)
+    counted = set(steady.replays.steps.iteration[steady.replays.own].tolist())
+    times = dict(zip(steady.times.iterations, steady.times.each_ns.tolist(), strict=True))
+    middle = np.median([*times.values()])
+    distance = {step: abs(times[step] - middle) for step in counted}
+    fresh = replace(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(window.ReplayedSteps, "of_run", None)
+        typical = typical_step(fresh, View(run.name), asked)
+        activities = activities_replayed(fresh, View(run.name), asked)
+    assert distance[typical] == min(distance.values())
+    outside = np.count_nonzero(run.table.iteration < 0)
+    assert 0 <= activities - len(steady.predictor.graph.activities) <= outside
 
 
 def test_of_many_unlike_iterations_some_of_each_distance_stand_for_all() -> None:

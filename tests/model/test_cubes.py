@@ -11,6 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses import rows as rows_module
+from chopper_core.analyses.rows import by_node
 from chopper_core.model import groups as groups_module
 from chopper_core.model import groups as reductions
 from chopper_core.model import run as run_module
@@ -394,3 +396,27 @@ def test_groups_are_split_alike_by_cells_and_by_rows(
         np.testing.assert_array_equal(by_cells.codes(level), by_rows.codes(level))
     for group in range(len(by_rows)):
         np.testing.assert_array_equal(by_cells.rows_of(group), by_rows.rows_of(group))
+
+
+@pytest.mark.parametrize("path", [(), ("1",)])
+def test_nodes_are_the_same_from_sums_as_from_rows(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's figures are those of its GPUs, whose activities needn't be read for them."""
+    rows = [Row(start=10 * n, duration=3 + n % 4, gpu=n % 5, iteration=n % 3) for n in range(60)]
+    monkeypatch.setattr(
+        rows_module, "node_labels", lambda run, gpus: [f"host{gpu // 2}" for gpu in gpus]
+    )
+    plain = measured(run_of(rows))
+    found = []
+    for run in (plain, summed(plain)):
+        tree = run.tree()
+        whole, parts = tree.node(path), tree.split(path, ("gpu",))
+        names, nodes = by_node(run, whole, parts)
+        assert (nodes.cells is not None) == (run is not plain)
+        own = [sorted(nodes.rows_of(place).tolist()) for place in range(len(nodes))]
+        assert [{run.table.gpu[row] // 2 for row in each} for each in own] == [
+            {int(name.removeprefix("host"))} for name in names
+        ]
+        found.append((names, nodes.elapsed_ns.tolist(), nodes.sizes().tolist(), own))
+    assert found[0] == found[1] and sum(found[0][2]) == len(plain.tree().node(path).rows)

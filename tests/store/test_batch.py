@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,20 @@ from msgspec.structs import replace
 from chopper_core.extensions.chakra.host_trace import HostFile
 from chopper_core.ingest import batches as batch
 from chopper_core.ingest.batches import finish, ingest_into, ingest_store
+from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
+from chopper_core.model import run as run_module
+from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, concatenate
-from chopper_core.render import info
+from chopper_core.render import info, render_frame
+from chopper_core.store import reader as store_reader
 from chopper_core.store import writer as store_writer
 from chopper_core.store.reader import read_store
+from chopper_core.util.atomic import DERIVED
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress
+from chopper_core.views.query import frame_of
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.demo import generated_files
@@ -112,6 +118,40 @@ def test_calls_for_each_rank_give_the_same(
     assert leftovers(store) == []
     with pytest.raises(DataError, match="is finished"):
         finish(store)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("way", ["a job each", "--jobs 1", "--jobs 2", "--jobs 4", "dask"])
+def test_what_ingest_works_out_is_the_same_however_ranks_are_read(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    way: str,
+) -> None:
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+
+    def answers(read: Sequence[str], place: str, opened: Callable[[str], Run]) -> dict[str, str]:
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        for line in read:
+            assert main(["ingest", *line.split()]) == 0
+        run = opened("out")
+        return {
+            view: render_frame(frame_of(run, parse(f"out?view={view}")), "json")
+            for view in ("findings", "overview", "ranks", "comms", "overlap", "launch", "kernels")
+        }
+
+    whole = f"{source} -o out {way}"
+    if way == "dask":
+        whole = f"{source} -o out --engine dask --scheduler {request.getfixturevalue('scheduler')}"
+    jobs = [f"{trace(source, rank)} --into out" for rank in RANKS]
+    read = [*jobs, f"{source} --finish out"] if way == "a job each" else [whole]
+    ours = answers(read, "ours", open_cached)
+    theirs = answers([f"{source} -o out --jobs 1 --no-cache"], "alone", open_run)
+    assert (tmp_path / "ours" / "out" / DERIVED).exists()
+    assert not (tmp_path / "alone" / "out" / DERIVED).exists()
+    assert ours == theirs
 
 
 @pytest.mark.sweep
@@ -248,8 +288,13 @@ def test_another_version_reads_again(
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("large_bytes", [store_reader._LARGE_BYTES, 0])
 @pytest.mark.parametrize("name", ["kernels.arrow", "measured.arrow", "run.json"])
-def test_a_corrupt_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_corrupt_part_is_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, large_bytes: int
+) -> None:
+    """Also where opening it verifies none of its files, as none of many megabytes."""
+    monkeypatch.setattr(store_reader, "_LARGE_BYTES", large_bytes)
     store = tmp_path / "out"
     ingest_into(str(source), store, jobs=1)
     (file,) = (tmp_path / ".out.parts").glob(f"rank3*/{name}")

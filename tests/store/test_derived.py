@@ -34,6 +34,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
+from chopper_core.model.table import Selection
 from chopper_core.model.view import View, with_view
 from chopper_core.render import render_frame
 from chopper_core.render.report import report
@@ -41,11 +42,11 @@ from chopper_core.store import kept
 from chopper_core.store.kept import Derived
 from chopper_core.store.writer import write_store
 from chopper_core.util import atomic, plugins
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, overview, ranks, view_module
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.shared import evidence, kept_answers, row_columns
+from chopper_core.views.shared import evidence, kept_answers, row_columns, signal_charts
 from chopper_core.views.shared.kept_answers import StoredAnswer
 from chopper_core.views.shared.told_findings import knows_remedies, remedy_of
 from chopper_core.work import kernel_classes
@@ -766,12 +767,17 @@ def test_a_cached_run_that_was_removed_while_it_is_open_stays_removed(
     assert render_frame(frame_of(again, View(made, name="ranks")), "json") == expected
 
 
-@pytest.mark.parametrize("most", [opening._MOST_OF_ALL, 0])
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [({}, []), ({"_MOST_REPLAYED": 0}, ["whatif"]), ({"_MOST_OF_ALL": 0}, ["comms", "whatif"])],
+    ids=["all", "all but long replays", "first"],
+)
 def test_ingest_works_out_all_places_or_of_large_runs_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], left: list[str]
 ) -> None:
     monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
-    monkeypatch.setattr(opening, "_MOST_OF_ALL", most)
+    for limit, most in limits.items():
+        monkeypatch.setattr(opening, limit, most)
     made = small_files()
     stores = {each: tmp_path / f"{each or 'plain'}.chopper" for each in ("", "--no-cache")}
     for option, store in stores.items():
@@ -785,7 +791,7 @@ def test_ingest_works_out_all_places_or_of_large_runs_the_first(
     assert not asked.take() and not checks
     for address in ALL:
         _json(stores[""], address)
-    assert asked.take() == ([] if most else ["comms", "whatif"])
+    assert asked.take() == left
     names = {path.name.partition("-")[0] for path in _files(stores[""])}
     assert {"overview", "findings", "ranks"} <= names
     assert not (stores["--no-cache"] / atomic.DERIVED).exists()
@@ -931,3 +937,51 @@ def test_what_is_no_kept_value_is_worked_out_again(harm: str, copy: Path) -> Non
             HARMS[harm](path, files[number - 1])
         for _ in range(2):
             assert [_json(name, each) for each in asked] == expected[name]
+
+
+def test_a_chart_of_a_signal_is_drawn_once(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View(str(copy), signal="power_w")
+    run = cache.open_cached(str(copy))
+    expected = signal_charts.signal_chart(run, view, 40)
+    assert len(expected.gpus) > 1 and np.isfinite(expected.values).any()
+    for _ in range(2):
+        run = cache.open_cached(str(copy))
+        chart = signal_charts.kept_signal_chart(run, view, 40)
+        np.testing.assert_array_equal(chart.values, expected.values)
+        assert chart.signal.name == expected.signal.name
+        plain = {"values": 0, "signal": 0}
+        assert asdict(chart) | plain == asdict(expected) | plain
+        assert isinstance(run.derived, Derived)
+        run.derived.wait()
+        monkeypatch.setattr(signal_charts, "signal_chart", _refused)
+    with pytest.raises(AssertionError):
+        signal_charts.kept_signal_chart(run, view, 41)
+
+
+def _refused(*_: object) -> None:
+    raise AssertionError
+
+
+def test_a_column_that_others_remembered_parts_of_is_kept(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was quick to work out only because they had read the activities before."""
+    monkeypatch.setattr(row_columns, "_MANY", 0)
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", float("inf"))
+    monkeypatch.setattr(row_columns, "WORTH_KEEPING_S", float("inf"))
+    expected = _json(copy, "?columns=comm_wait_ns")
+    run = cache.open_cached(str(copy))
+    for names in ("least_latency_ns", "main_cause", "comm_wait_ns"):
+        render_frame(frame_of(run, parse(f"{copy}?columns={names}")), "json")
+    assert isinstance(run.derived, Derived)
+    run.derived.wait()
+    read: list[object] = []
+    during = launch_columns._during_comm
+
+    def counted(run: Run, rows: Selection) -> Int64:
+        read.append(rows)
+        return during(run, rows)
+
+    monkeypatch.setattr(launch_columns, "_during_comm", counted)
+    assert _json(copy, "?columns=comm_wait_ns") == expected
+    assert len(read) == 1  # For the total, of which nobody had remembered anything.

@@ -7,11 +7,13 @@ from itertools import count
 
 import pytest
 from textual import events
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Size
 from textual.screen import Screen
 
 from chopper_core.model.view import View
 from chopper_tui.app import ChopperApp
+from chopper_tui.textual_internals import ShownCells
 from tests.tui.explorer import explorer, sample_run
 
 SIZES = [Size(60, 20), Size(120, 40), Size(80, 24), Size(100, 30)]
@@ -91,3 +93,22 @@ async def test_a_timer_that_starts_late_fires(monkeypatch: pytest.MonkeyPatch) -
 
 def _resize(size: Size) -> events.Resize:
     return events.Resize(size, size)
+
+
+async def test_a_cleared_screen_is_drawn_whole() -> None:
+    """After a resize the row of a cursor that moved stood alone, until all was laid out."""
+    async with explorer() as at:
+        screen, shown = at.explore, ShownCells()
+
+        def part() -> object:
+            screen._compositor._dirty_regions.add(at.explore.table.region)
+            return screen._compositor.render_update()
+
+        assert isinstance(part(), ChopsUpdate)
+        assert isinstance(shown.whole(screen, part()), LayoutUpdate)
+        screen._compositor.size = Size(70, 20)
+        assert shown.whole(screen, part()) is None
+        screen._compositor.size = at.app.size
+        shown.put([[("x" * at.app.size.width, "")]] * at.app.size.height)
+        known = part()
+        assert shown.whole(screen, known) is known

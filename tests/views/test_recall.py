@@ -130,6 +130,10 @@ PAIRS = (
     ("copies from pageable memory", "untraced time of one host, always"),
     # What one host does in all steps stays where some steps are as the others.
     ("slow optimizer host on one GPU", "data that take ever longer"),
+    # A GPU that waits slows down, until another one waits for it: replays settle in between. Late
+    # GPUs cost the others no waits here, but slower compute.
+    ("an operation slowed by communication", "untraced time of one host, always"),
+    ("an operation slowed by communication", "a clock that drops"),
 )
 
 

@@ -45,6 +45,8 @@ from chopper_core.views.spec import ViewResult
 
 _FIRST_LANES: Final = 12
 """Those of a first screen of 24 lines, and of the page below it that is drawn with them."""
+_MANY: Final = 1 << 20
+"""Activities of a run whose lanes take longer to draw than to read, at each start."""
 _MOST_OPENED: Final = 256
 """Rows whose views are kept one by one, where they are no parts of the tree."""
 _MOST_ROWS: Final = 1 << 21
@@ -103,7 +105,7 @@ class StoredGroups(Struct, frozen=True):
         """Raises ValueError for many rows."""
         if groups.origin is not None:
             return cls(*groups.origin)
-        if len(groups.rows) > _MOST_ROWS:
+        if groups.sizes().sum() > _MOST_ROWS:
             raise ValueError("groups of too many rows")
         return cls((), rows=groups.rows, first=groups.first)
 
@@ -326,8 +328,13 @@ def _kept_lanes(run: Run, key: tuple[object, ...], chart: Lanes) -> Lanes:
                 raise ValueError("other lanes")
             return found
 
-        own = (*key, bins)
-        return run.memo(own, lambda: run.kept(own, DrawnLanes, made, lambda found: found, checked))
+        def same(found: DrawnLanes) -> DrawnLanes:
+            return found
+
+        own, is_costly = (*key, bins), len(run.table) >= _MANY
+        return run.memo(
+            own, lambda: run.kept(own, DrawnLanes, made, same, checked, is_costly=is_costly)
+        )
 
     def of_rows(rows: Sequence[int]) -> Lanes:
         # Drawn together, the first ones are those of the rows in their order.

@@ -62,7 +62,7 @@ class LabelledActivities(Struct, frozen=True, eq=False):
         tree = run.tree_of(view)
         whole = tree.node(view.path)
         if level == NODE:
-            names, nodes = by_node(run, whole)
+            names, nodes = by_node(run, whole, tree.split(view.path, ("gpu",)))
         else:
             nodes = tree.split(view.path, (level,))
             names = nodes.labels(level)
@@ -194,7 +194,8 @@ class Columns:
             return made()
         key = "column", metric.name, *origins
         stored = partial(StoredColumn.of, metric)
-        is_costly = self._takes_long  # It may be made of one that took long.
+        # It may be made of one that took long, or of what others remembered of these groups.
+        is_costly = self._takes_long or bool(nodes.memo)
         found: Values = run.kept(key, StoredColumn, made, stored, checked, is_costly=is_costly)
         return found
 
@@ -310,6 +311,8 @@ class Columns:
             and not self.values(column.name).present().any()
         ]
         run = self._run
+        if not nowhere:
+            return ()  # Without reading what is known of GPUs.
         return tuple(
             f"{', '.join(each.name for each in group)} unavailable: {reason}"
             for reason, group in reasons(nowhere, run.table, run.hardware).items()

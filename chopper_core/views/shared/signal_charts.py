@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run, interval_of, scope_of
@@ -42,6 +44,39 @@ class SignalChart(Struct, frozen=True):
     @property
     def is_zoomed(self) -> bool:
         return (self.start_ns, self.end_ns) != self.scope_ns
+
+
+class StoredSignalChart(Struct, frozen=True):
+    """A `SignalChart` as it is kept: without its signal, of which it is a part."""
+
+    start_ns: int
+    end_ns: int
+    scope_ns: tuple[int, int]
+    gpus: tuple[int, ...]
+    values: Float64
+    there: int
+
+
+def kept_signal_chart(
+    run: Run, view: View, bins: int, check: Callable[[], None] = lambda: None
+) -> SignalChart:
+    """`signal_chart`, drawn once for the run's files: of thousands of GPUs that takes long. Windows
+    that a person goes through are remembered only."""
+    key = "signal chart", view, bins
+    make = partial(signal_chart, run, view, bins, check)
+
+    def stored(chart: SignalChart) -> StoredSignalChart:
+        names = StoredSignalChart.__struct_fields__
+        return StoredSignalChart(**{name: getattr(chart, name) for name in names})
+
+    def restored(found: StoredSignalChart) -> SignalChart:
+        if found.values.shape != (len(found.gpus), bins):
+            raise ValueError("a chart of other GPUs, or of another width")
+        return SignalChart(run.signals(view.signal)[0], **asdict(found))
+
+    if view.window:
+        return run.memo(key, make)
+    return run.memo(key, lambda: run.kept(key, StoredSignalChart, make, stored, restored))
 
 
 def signal_chart(

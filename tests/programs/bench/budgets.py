@@ -213,7 +213,7 @@ def of_most(
     """A run of ten times as many ranks: its views in the core, and its keys."""
     yield at_most(f"{title}: open", 100, views[OPEN][0], "ms")
     worked_out = f"{views[INGEST][0]:,.0f} ms"
-    what = f"{title}: summary, findings and ranks, worked out by ingest"
+    what = f"{title}: all views, worked out by ingest"
     yield Budget(what, "–", worked_out, None)
     yield at_most(f"{title}: the summary after an ingest", 300, views[SUMMARY][0], "ms")
     yield _slowest(views, 3_000, title)
