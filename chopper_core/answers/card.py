@@ -82,7 +82,7 @@ def _findings(runner: Runner, view: View) -> list[dict[str, Any]]:
                 "title": _short(frame.labels[row]),
                 **{
                     name: rounded(finite(figures[name]))
-                    for name in ("cost_ns", "saving_ns", "confidence")
+                    for name in ("cost_ns", "cost_of", "saving_ns", "confidence")
                     if figures.get(name) is not None
                 },
                 "address": _below(frame.addresses(row), view.run),

@@ -12,7 +12,7 @@ from chopper_core.model.charts import Card, Cards
 from chopper_core.model.phrases import level_title
 from chopper_core.model.units import scaled_text
 from chopper_core.render.cells import SENTENCES, ColumnText, column_texts
-from chopper_core.render.glyphs import Glyphs
+from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.pieces import Line, Pieces, cut_line
@@ -47,7 +47,7 @@ def cards_of(frame: Frame) -> Cards | None:
         level_title(frame.level) + "s",
         tuple(
             Card(
-                tuple(text for each in first if (text := _figure(frame, each.metric, row))),
+                _figures(frame, first, row),
                 "└ " * (owners is not None and owners.at(row) is not None) + frame.labels[row],
                 frame.addresses(row),
                 _note(frame, rest, row),
@@ -85,6 +85,13 @@ def _headings(frame: Frame) -> list[str]:
         return [""] * len(frame)
     names = [str(groups.cell(row) or "") for row in range(len(frame))]
     return [name * (row > 0 and name != names[row - 1]) for row, name in enumerate(names)]
+
+
+def _figures(frame: Frame, columns: Sequence[ColumnText], row: int) -> tuple[str, ...]:
+    """What stands before the line of a row, with a dash for what isn't known; nothing where all
+    isn't."""
+    found = [_figure(frame, each.metric, row) for each in columns]
+    return tuple(text or UNICODE.missing for text in found) if any(found) else ()
 
 
 def _figure(frame: Frame, metric: Metric, row: int) -> str:

@@ -18,6 +18,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_core.views.ranks import headline
+from chopper_core.views.shared.evidence import finding_cards
 from chopper_core.views.shared.marks import tints
 from chopper_tui.draw.pieces import lead
 from chopper_tui.widgets.cards_pane import cards_of
@@ -136,3 +137,14 @@ def test_findings_that_explain_another_hang_below_it() -> None:
     hang = [card.text.startswith("└ ") for card in cards.cards]
     assert hang == found.values["part_of"].present().tolist()
     assert any(hang)
+
+
+def test_a_finding_has_the_same_figures_on_its_card_and_in_the_summary() -> None:
+    """With a dash for a saving that isn't known next to a cost that is."""
+    run = demo_run()
+    cards = cards_of(query(run, parse("R?view=findings")))
+    assert cards is not None
+    summary = {card.text: card.figures for card in finding_cards(run, parse("R"), 99)}
+    shared = {card.text: card.figures for card in cards.cards if card.text in summary}
+    assert shared == {text: summary[text] for text in shared}
+    assert any(len(each) == 2 and each[1] == "–" for each in shared.values())
