@@ -389,7 +389,7 @@ def kept_figures() -> Iterator[tuple[str, int, int]]:
 def most_bytes() -> int:
     """How much all that is cached may take together; `$CHOPPER_CACHE_GB` says otherwise."""
     try:
-        return int(float(os.environ.get("CHOPPER_CACHE_GB", "")) * 1e9)
+        return max(int(float(os.environ.get("CHOPPER_CACHE_GB", "")) * 1e9), 0)
     except (ValueError, OverflowError):
         return _MOST_BYTES
 

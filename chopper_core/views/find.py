@@ -68,10 +68,9 @@ def names_everywhere(run: Run, view: View, text: str, limit: int = 200) -> Names
     whole = base_of(run, replace(view, path=()))
     matching_names = list(_matching(run, view, text))
     for level, codes, levels, left_out in matching_names:
-        found = _places(run, levels, left_out, codes)
-        if found is None:
+        counted = _counted(run, tuple(levels), tuple(left_out), codes)
+        if not counted:
             continue
-        counted = dict(zip(*_counts(found.codes(level)), strict=True))
         # Sums by level are known; those of the rows of a name are as many as these.
         sums = run.tree(view.order, left_out).split((), (level,))
         times = dict(zip(sums.codes(level).tolist(), sums.elapsed_ns.tolist(), strict=True))
@@ -134,6 +133,19 @@ def _places(
     if left_out:
         rows = rows[~np.isin(run.table.iteration[rows], left_out)]
     return Groups.single(run.table, rows).split(levels)[0] if len(rows) else None
+
+
+def _counted(
+    run: Run, levels: tuple[str, ...], left_out: tuple[int, ...], wanted: Mask
+) -> dict[int, int]:
+    """How many places have each of the codes that are wanted of the last level: who filters view
+    after view by the same text has them counted once."""
+
+    def made() -> dict[int, int]:
+        found = _places(run, levels, left_out, wanted)
+        return {} if found is None else dict(zip(*_counts(found.codes(levels[-1])), strict=True))
+
+    return run.memo(("places of names", levels, left_out, wanted.tobytes()), made)
 
 
 def _counts(codes: AnyArray) -> tuple[list[int], list[int]]:

@@ -15,6 +15,7 @@ from chopper_core.columns import Values
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
+from chopper_core.views import find as find_module
 from chopper_core.views.find import find_everywhere, hit_rows, names_everywhere
 from chopper_core.views.query import query
 from tests.support import Row, run_of, sample_run
@@ -107,3 +108,14 @@ def test_hidden_rows_and_their_time() -> None:
     assert (frame.hidden, frame.hidden_ns, frame.parent_ns) == (1, 5, 1000)
     assert frame.hidden_text == "1 hidden (0.5%)"
     assert query(run, view).hidden_text == "0 hidden"
+
+
+def test_places_of_a_name_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who types the same filter in one view after another waits for it once."""
+    run = sample_run()
+    first = names_everywhere(run, View("R"), "attn")
+    assert first.names and all(each.places for each in first.by_name)
+    monkeypatch.setattr(find_module, "_places", None)
+    assert names_everywhere(run, View("R", name="kernels"), "attn") == first
+    with pytest.raises(TypeError):
+        names_everywhere(run, View("R"), "norm")
