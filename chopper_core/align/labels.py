@@ -128,14 +128,14 @@ def contexts_of(
     after: int = REACH,
 ) -> Int64:
     """A number per activity, equal where kernel, neighbours on the stream and phase are."""
-    ordered = kernel[order.rows].astype(np.int64)
-    stream = np.cumsum(order.new_stream)
+    ordered = kernel[order.rows]
+    stream = np.cumsum(order.new_stream, dtype=np.int32)
     columns = [ordered]
     for shift in (*range(1, before + 1), *range(-after, 0)):
         same_stream = np.roll(stream, shift) == stream
         columns.append(np.where(same_stream, np.roll(ordered, shift), -1))
     if phase is not None:
-        columns.append(phase[order.rows].astype(np.int64))
+        columns.append(phase[order.rows])
     result = np.empty(len(ordered), np.int64)
     result[order.rows] = numbered_rows(columns)
     return result

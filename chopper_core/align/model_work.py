@@ -161,8 +161,11 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     moved_bytes = _bytes(found, shape, flops)
     free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
     alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
-    for keys in (lenders, _place_in_step(host, step)) if lacks.any() else ():
-        group = numbered_rows(keys)
+    is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
+    masked = call[rows[is_open[call[rows]]]]
+    del instance, linked, replay, call, rows  # What is lent takes the most memory.
+    for find in (None, _place_in_step) if lacks.any() else ():
+        group = numbered_rows(find(host, step) if find else lenders)
         flops, element = lend(flops, group, lacks), lend(element, group, lacks)
         whole = lend(np.where(alone, moved_bytes, np.nan), group, lacks)
         moved_bytes = np.fmax(moved_bytes, whole)
@@ -172,8 +175,6 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     element[np.isnan(flops)] = np.nan
     call_ns = np.where(np.isfinite(call_ns), call_ns, activities.duration_ns)
     call_ns[np.isnan(flops) & np.isnan(moved_bytes)] = np.nan
-    is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
-    masked = call[rows[is_open[call[rows]]]]
     has = np.flatnonzero(np.isfinite(shape))
     used, shape[has] = ranked(shape[has].astype(np.int64))
     shapes = tuple(found[code] for code in used.tolist())

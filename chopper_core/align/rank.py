@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +15,12 @@ from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
 from chopper_core.align.graphs import captured_points, is_uncaptured, stand_ins
-from chopper_core.align.host import Host, Links
+from chopper_core.align.host import Backward, Host, Links
 from chopper_core.align.host_tables import align_memory, host_time, read_host_lane
 from chopper_core.align.launches import launch_sizes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, model_work, on_longest, without_model
-from chopper_core.align.modules import read_modules
+from chopper_core.align.modules import Modules, read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.rank_account import (
@@ -93,6 +94,7 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
     """A row for each activity of the file, in its order; and the time of no step."""
     arrows = arrow_pairs(trace)
     host = Host(trace, captured_points)
+    of_ranges = concurrently(partial(_of_ranges, host), len(trace.ranges))
     on_clock = on_host_clock(trace, host.links)
     if on_clock.trace is not trace:
         trace = on_clock.trace
@@ -100,15 +102,14 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links
-    modules = read_modules(host)
     collectives = read_collectives(host)
     inference = read_inference(host)
     steps = find_steps(host, inference)
     spans = spans_of_steps(steps)
     labelled = label_iterations(host, spans)
-    iterations, partial = labelled.labels, labelled.truncated
+    iterations, truncated = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
-    lost = lost_launches(host, spans, partial)
+    lost = lost_launches(host, spans, truncated)
     doubts = (*on_clock.doubts, *doubts_of_launches(host, lost.lost, spans))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
@@ -118,6 +119,8 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
         found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence, beside)
         return found, host_time(trace, bare, found.gaps), read_host_lane(trace, bare, gpu)
 
+    modules, host.backward = of_ranges()
+    del of_ranges
     accounted = concurrently(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
     phases = label_phases(host, inference, iterations, beside)
@@ -217,13 +220,18 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
     aligned = AlignedRank(
         table=table,
         devices=tuple(int(device) for device in devices),
-        partial_iterations=partial | rank_account.truncated,
+        partial_iterations=truncated | rank_account.truncated,
         side_tables=side,
         findings=findings,
         doubts=doubts,
         gpu_clock=on_clock.bounds,
     )
     return aligned, rank_account.outside
+
+
+def _of_ranges(host: Host) -> tuple[Modules, Backward]:
+    """What the ranges of a host say, whatever is known of its GPUs and their clock."""
+    return read_modules(host), host.backward
 
 
 def _put_in_order(table: KernelTable, order: Index) -> None:

@@ -149,7 +149,8 @@ declare(
         Idle time before an activity that has no launch record in the trace.
         source: time accounting (docs/accounting.md)
     launch_overhead_ns | ns | start delay | sum
-        Chopper's launch overhead: gaps between neighbouring compute activities of a step.
+        Chopper's launch overhead: gaps before the compute activities of a step, from the latest
+        end of those before; of the first from the step's first kernel.
     prep_overhead_ns | ns | before launch | sum
         Chopper's prep overhead: the part of the launch overhead before the launch call.
         missing: no activity of the row has a launch record

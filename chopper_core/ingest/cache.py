@@ -216,7 +216,16 @@ def program() -> str:
     Once Chopper was installed again beneath this process, which runs what it imported, the version
     is one that no later process has.
     """
-    return _version().digest
+    place, known = _kept_version()
+    if known is None:
+        files = plugins.files_of_plugins()
+        read = (path for path in (*code_files(), *files) if os.path.isfile(path))
+        texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
+        known = ProgramVersion(digest(texts), tuple(files), _states_of(files))
+        if not is_as_started():
+            return place.state
+        place.keep(known)
+    return known.digest
 
 
 def plugins_as_started() -> str:
@@ -227,22 +236,20 @@ def plugins_as_started() -> str:
 
 @cache
 def _plugins_in(_path: tuple[str, ...]) -> str:
-    return _version().stamp
+    _, known = _kept_version()
+    return _states_of(plugins.files_of_plugins() if known is None else known.files)
 
 
-def _version() -> ProgramVersion:
+def _kept_version() -> tuple[Kept, ProgramVersion | None]:
+    """The version as it was last worked out, if that is still the one, and its place."""
     stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
     known = place.recall(ProgramVersion)
-    if known is None or known.stamp != digest([*map(_stamp, known.files)]):
-        files = plugins.files_of_plugins()
-        read = (path for path in (*code_files(), *files) if os.path.isfile(path))
-        texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
-        known = ProgramVersion(digest(texts), tuple(files), digest([*map(_stamp, files)]))
-        if not is_as_started():
-            return replace(known, digest=stamp)
-        place.keep(known)
-    return known
+    return place, known if known is not None and known.stamp == _states_of(known.files) else None
+
+
+def _states_of(files: Sequence[str]) -> str:
+    return digest([*map(_stamp, files)])
 
 
 def _opened(folder: Path, progress: Progress, is_verified: bool) -> Run:
@@ -389,7 +396,7 @@ def kept_figures() -> Iterator[tuple[str, int, int]]:
 def most_bytes() -> int:
     """How much all that is cached may take together; `$CHOPPER_CACHE_GB` says otherwise."""
     try:
-        return int(float(os.environ.get("CHOPPER_CACHE_GB", "")) * 1e9)
+        return max(int(float(os.environ.get("CHOPPER_CACHE_GB", "")) * 1e9), 0)
     except (ValueError, OverflowError):
         return _MOST_BYTES
 

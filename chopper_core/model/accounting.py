@@ -102,24 +102,16 @@ def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Piece
     order = np.lexsort((stream, start_ns))
     edges = np.sort(np.concatenate([start_ns, end_ns]))
     edges = edges[np.diff(edges, prepend=edges[:1] - 1) > 0]
-    running = {
-        of_kind: _first_running(order[kind[order] == of_kind], start_ns, end_ns, edges[:-1])
-        for of_kind in Kind
-    }
     owner = np.zeros(max(len(edges) - 1, 0), np.intp)
     if count:
         following = np.searchsorted(start_ns[order], edges[1:], "left")
         owner = order[np.minimum(following, count - 1)]
+    runs: dict[Kind, Mask] = {}
     for of_kind in (Kind.COPY, Kind.COMM, Kind.COMPUTE):
-        owner = np.where(running[of_kind] >= 0, running[of_kind], owner)
-    return Pieces(
-        order,
-        edges,
-        owner,
-        running[Kind.COMPUTE] >= 0,
-        running[Kind.COMM] >= 0,
-        running[Kind.COPY] >= 0,
-    )
+        running = _first_running(order[kind[order] == of_kind], start_ns, end_ns, edges[:-1])
+        runs[of_kind] = running >= 0
+        owner = np.where(runs[of_kind], running, owner)
+    return Pieces(order, edges, owner, runs[Kind.COMPUTE], runs[Kind.COMM], runs[Kind.COPY])
 
 
 def account(

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from threading import Lock, Thread
 from time import time
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
@@ -59,7 +60,9 @@ class Kept(Struct, frozen=True):
     def recall(self, kind: type[T]) -> T | None:
         """The value that was kept in this state; None without."""
         try:
-            if self.is_private and not self._is_own():
+            status = self.file.lstat()
+            # Nothing else holds a value, and a pipe would be waited for.
+            if not S_ISREG(status.st_mode) or (self.is_private and not self._is_own(status)):
                 return None
             # Values can be megabytes: none is copied.
             whole = memoryview(self.file.read_bytes())
@@ -95,8 +98,8 @@ class Kept(Struct, frozen=True):
             if self.is_private and time() - self.file.stat().st_mtime > _DAY_S:
                 os.utime(self.file)
 
-    def _is_own(self) -> bool:
-        return atomic.is_private(self.file.parent) and self.file.lstat().st_uid == os.geteuid()
+    def _is_own(self, status: os.stat_result) -> bool:
+        return atomic.is_private(self.file.parent) and status.st_uid == os.geteuid()
 
     def _digest(self, content: bytes | memoryview) -> bytes:
         found = hashlib.sha256(self.state.encode("utf-8", "surrogateescape") + b"\n")

@@ -7,11 +7,11 @@ would take importing pyarrow, which takes longer than opening a store.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 from weakref import WeakSet
 
 import numpy as np
@@ -21,8 +21,6 @@ from chopper_core.util.arrays import AnyArray
 
 ENDS: Final = " ends"
 """Suffix of a list column's name, for the offsets of its rows."""
-
-_ALIGNED: Final = 8
 
 Content = mmap.mmap | bytes
 _mapped: Final[WeakSet[mmap.mmap]] = WeakSet()
@@ -66,20 +64,6 @@ def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
 
 def mapped_columns(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
     return {name: numbers_at(content, place) for name, place in places.items()}
-
-
-def write_columns(
-    file: IO[bytes], tables: Sequence[Mapping[str, AnyArray]]
-) -> list[dict[str, ColumnPlace]]:
-    """Write the columns of tables one after the other, for another process; their places."""
-    found: list[dict[str, ColumnPlace]] = []
-    for columns in tables:
-        found.append({})
-        for name, values in columns.items():
-            file.write(bytes(-file.tell() % _ALIGNED))
-            found[-1][name] = ColumnPlace(values.dtype.str, file.tell(), len(values))
-            file.write(values.data)
-    return found
 
 
 def lists_of(columns: Mapping[str, AnyArray], name: str) -> list[AnyArray]:

@@ -159,8 +159,12 @@ def _machine() -> str:
 def user_folder(variable: str, default: str) -> Path:
     """Chopper's folder in the one that a variable of the environment names, or in a default below
     `~`; for a user without a home, as in some containers, one that can't exist.
+
+    A relative one is none, by the specification of these variables: it would be in the way of runs.
     """
-    return _below_home(os.environ.get(variable) or default, os.environ.get("HOME"))
+    given = os.environ.get(variable, "")
+    named = given if given.startswith((os.sep, "~")) else default
+    return _below_home(named, os.environ.get("HOME"))
 
 
 @cache

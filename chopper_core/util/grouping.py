@@ -142,7 +142,9 @@ def packed(columns: Sequence[Codes]) -> Int64:
             each, low, width = ranked(each)[1], 0, len(each)
         if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
             code = ranked(code)[1].astype(np.int64)
-        code = code * width + each - low
+        code *= width
+        code += each
+        code -= low
     return code
 
 

@@ -114,7 +114,7 @@ def helped(
         try:
             yield begun.futures, begun.shelf
         finally:
-            begun.shelf.close()
+            begun.shelf.leave()
 
 
 def _help(work: Helper[Read], path: Path, progress: Progress) -> Read:

@@ -896,6 +896,49 @@ def test_lanes_of_another_width_need_nothing_else_of_the_summary(
     assert _drawn(_overview_lanes(cache.open_cached(str(copy)))) == expected
 
 
+def _swap(path: Path, other: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def _instead(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], object]:
+    def replace_by(path: Path, other: Path) -> None:
+        path.unlink()
+        make(path, other)
+
+    return replace_by
+
+
+HARMS: dict[str, Callable[[Path, Path], object]] = {
+    "another's content": lambda path, other: path.write_bytes(other.read_bytes()),
+    "swapped": _swap,
+    "longer": lambda path, _: path.write_bytes(path.read_bytes() + b"\0"),
+    "zeros": lambda path, _: path.write_bytes(bytes(path.stat().st_size)),
+    "a folder": _instead(lambda path, _: path.mkdir()),
+    "a link to another": _instead(lambda path, other: path.symlink_to(other)),
+    "a link to itself": _instead(lambda path, _: path.symlink_to(path)),
+    "a pipe": _instead(lambda path, _: os.mkfifo(path)),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_no_kept_value_is_worked_out_again(harm: str, copy: Path) -> None:
+    """In the store that is opened, and in the cache; nothing is waited for."""
+    made, asked = small_files(), ("?view=findings", "?view=ranks")
+    expected = {name: [_json(name, each, open_run) for each in asked] for name in (copy, made)}
+    for name in (copy, made):
+        for each in asked:
+            _json(name, each)
+        folder = copy if name == copy else cache.directory() / cache.key_of(str(name))
+        files = _files(folder)
+        assert len(files) > 2
+        for number, path in enumerate(files):
+            HARMS[harm](path, files[number - 1])
+        for _ in range(2):
+            assert [_json(name, each) for each in asked] == expected[name]
+
+
 def test_a_chart_of_a_signal_is_drawn_once(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = View(str(copy), signal="power_w")
     run = cache.open_cached(str(copy))

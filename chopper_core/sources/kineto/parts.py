@@ -14,30 +14,25 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.kineto.tables import Share, Sizes, TraceTables
-from chopper_core.sources.kineto.text import TextState, TraceText
+from chopper_core.sources.kineto.text import TextState, TraceText, from_boundary
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import Losses, Repeats
-from chopper_core.tables.mmap_columns import (
-    ColumnPlace,
-    content_of,
-    mapped_columns,
-    write_columns,
-)
 from chopper_core.util.memory import keep_freed
 from chopper_core.util.progress import Progress
 from chopper_core.util.shelf import Shelf
 from chopper_core.util.workers import helped
 
-PART_PIECES: Final = 8
-"""Those of the first part show how the events are written."""
-LEAST_PARTS: Final = 16
+FIRST_PIECES: Final = 8
+"""They show how the events are written."""
+PART_PIECES: Final = 4
+"""Of each other part: in the end one process waits while the other reads its last ones."""
+LEAST_PIECES: Final = 128
 """Of fewer, most are read before another process has started."""
 
 
@@ -52,7 +47,7 @@ class TraceRead(Struct):
 
 
 class _PartPieces(Struct):
-    """A part of the text in pieces, of which the first is the one before it."""
+    """A part of the text in pieces, of which the first is the end of the one before it."""
 
     number: int
     given: list[int]
@@ -94,6 +89,11 @@ class _TextPart(Struct):
     losses: Losses
     members: dict[str, bytes]
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether another part, or the end of the text, can follow."""
+        return self.end >= 0 or self.is_last
+
 
 Given = tuple[list[_TextPart], Share]
 """What a process has read."""
@@ -101,7 +101,7 @@ Given = tuple[list[_TextPart], Share]
 
 def read_text(path: Path, piece_bytes: int, progress: Progress) -> TraceRead:
     """Read the text of a trace, with the processes that may help; raises DataError."""
-    shared_from = LEAST_PARTS * PART_PIECES * piece_bytes
+    shared_from = LEAST_PIECES * piece_bytes
     with _collector_paused():
         # Where no file or process can be made, this one reads all.
         with suppress(OSError), ByteSource(path, piece_bytes) as source:
@@ -121,41 +121,44 @@ def _reporting(source: ByteSource, progress: Progress) -> Callable[[], None]:
 def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead | None:
     """What was read of a text, with others if it is so large; None if the parts don't fit."""
     own = _PartReader(source.path, _reporting(source, progress))
-    part_bytes = PART_PIECES * source.piece_bytes
-    first = own.open(source, part_bytes)
+    first = own.open(source, FIRST_PIECES * source.piece_bytes)
     if first is None or source.likely_bytes < shared_from:
         return own.rest(source)
-    shares: list[Given] = []
-    with TemporaryDirectory(prefix="chopper-", ignore_cleanup_errors=True) as name:
-        work = partial(_help, folder=Path(name), state=first)
-        text_bytes = part_bytes + source.piece_bytes
-        with helped(source.path, work, source.likely_bytes, text_bytes) as others:
-            if others is None:
-                return own.rest(source)
-            futures, shelf = others
-            for part, pieces in _parts(source, part_bytes):
-                if any(future.done() for future in futures):
-                    return None
-                if not (shelf.lay(part, pieces) or own.add_part(part, pieces, first)):
-                    break
-            shelf.close()
-            shares.append((own.parts, own.tables.share()))
-            for future in futures:
-                if future.exception() or not isinstance(given := future.result(), tuple):
-                    return None
-                (parts, share), file, places = given
-                content = content_of(file)
-                share.columns = [mapped_columns(content, each) for each in places]
-                shares.append((parts, share))
+    part_bytes = PART_PIECES * source.piece_bytes
+    work = partial(_help, state=first)
+    text_bytes = part_bytes + source.piece_bytes
+    with helped(source.path, work, source.likely_bytes, text_bytes) as others:
+        if others is None:
+            return own.rest(source)
+        futures, shelf = others
+        for part, pieces in _parts(source, part_bytes, first):
+            if any(future.done() for future in futures):
+                return None
+            if not (shelf.lay(part, pieces) or own.add_part(part, pieces, first)):
+                break
+        shelf.close()
+        shares: list[Given] = [(own.parts, own.tables.share())]
+        columns = shelf.given(lambda: all(future.done() for future in futures))
+        for future in futures:
+            if future.exception() or not isinstance(given := future.result(), tuple):
+                return None
+            shares.append(given)
+    shares = [(parts, share) for parts, share in shares if parts]
+    own_of = {parts[0].number: share.columns for parts, share in shares}
+    while columns:
+        (number, table, name), values = columns.popitem()
+        own_of[number][table][name] = values
     return _joined(source, shares)
 
 
-def _parts(source: ByteSource, part_bytes: int) -> Iterator[tuple[_PartPieces, list[bytes]]]:
+def _parts(
+    source: ByteSource, part_bytes: int, state: TextState
+) -> Iterator[tuple[_PartPieces, list[bytes]]]:
     """The rest of a text, of which the first part was read."""
     number, piece = 0, source.last
     while piece:
         number += 1
-        pieces, given = [piece], [source.bytes_given]
+        pieces, given = [from_boundary(piece, state)], [source.bytes_given]
         while piece and given[-1] - given[0] < part_bytes:
             piece = source.read()
             pieces.append(piece)
@@ -184,20 +187,21 @@ def _joined(source: ByteSource, shares: Sequence[Given]) -> TraceRead | None:
     return TraceRead(tables, part.losses, members, source.size_bytes)
 
 
-def _help(
-    path: Path, progress: Progress, shelf: Shelf, folder: Path, state: TextState
-) -> tuple[Given, Path, list[dict[str, ColumnPlace]]]:
-    """Read the parts of a text that are laid out, as other processes do; columns go to a file."""
+def _help(path: Path, progress: Progress, shelf: Shelf, state: TextState) -> Given:
+    """Read the parts of a text that are laid out, as other processes do, and give the columns back:
+    under the number of the first part, which no other process has."""
     keep_freed()
     with _collector_paused():
         own = _PartReader(path, lambda: progress(f"read {path.name}", 0, 0))
         while (laid := shelf.take()) and own.add_part(*laid, state):
             pass
     share = own.tables.share()
-    with NamedTemporaryFile(dir=folder, delete=False) as file:
-        places = write_columns(file, share.columns)
-    share.columns = ()
-    return (own.parts, share), Path(file.name), places
+    given, share.columns = share.columns, [{} for _ in share.columns]
+    if own.parts and own.parts[-1].is_followed:
+        for table, columns in enumerate(given):
+            for name in [*columns]:
+                shelf.give((own.parts[0].number, table, name), columns.pop(name))
+    return own.parts, share
 
 
 class _PartReader:

@@ -85,7 +85,6 @@ from chopper_core.tables.columns import (
     packed_values,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
-from chopper_core.tables.mmap_columns import let_go
 from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows, column_types
 from chopper_core.util.grouping import distinct, run_mask
 
@@ -307,12 +306,17 @@ class TraceTables:
         for place, table in enumerate(self._growing()):
             for column in [*shares[0].columns[place]]:
                 whole = [share.columns[place].pop(column) for share in shares]
-                for number, before, after in parts:
-                    values = whole[number][before.rows[place] : after.rows[place]]
-                    if column in codes[number]:
-                        values = codes[number][column][values]
-                    table.append(column, values)
-                let_go()
+                if column in codes[0]:
+                    whole = [own[column][rows] for own, rows in zip(codes, whole, strict=True)]
+                table.append(
+                    column,
+                    np.concatenate(
+                        [
+                            whole[number][before.rows[place] : after.rows[place]]
+                            for number, before, after in parts
+                        ]
+                    ),
+                )
         self.event_counts.update(dict.fromkeys(found[_CATEGORY], 0))
         for share in shares:
             self.event_counts.update(share.counts)

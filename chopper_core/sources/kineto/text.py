@@ -411,6 +411,12 @@ def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
     return match.end() if match else position
 
 
+def from_boundary(text: bytes, like: TextState) -> bytes:
+    """What a pass that is resumed behind a text needs of it: all from its last boundary on."""
+    last = _last_boundary(text, like.first_key)
+    return text[last.start() :] if last else text
+
+
 def _last_boundary(text: bytes, key: bytes) -> re.Match[bytes] | None:
     """The last place between two objects of which the second one begins with a key."""
     end = len(text)

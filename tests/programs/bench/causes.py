@@ -393,7 +393,7 @@ def report(found: Sequence[Outcome], without: Sequence[Clean]) -> list[str]:
             if each.level == 3 and each.first and each.first.saving_ns
         ]
         lines.append(
-            f"| {cause} | {len(own)} | {' | '.join(map(str, levels))} "
+            f"| {cause.replace('iteration', 'step')} | {len(own)} | {' | '.join(map(str, levels))} "
             f"| {_of([each.is_sized for each in own])} | {sum(held)} of {len(held)} "
             f"| {f'{median(ratios):.2f}' if ratios else '–'} |"
         )
