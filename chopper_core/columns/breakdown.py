@@ -262,12 +262,14 @@ def overlap(scope: Scope) -> Values:
     nodes = scope.nodes
     ratio = np.full(len(nodes), np.nan)
     table, found = nodes.table, instances(nodes)
+    counts = counts_of(found.node, len(nodes))
+    if not (counts > 1).any():
+        return Values(ratio)  # An activity alone, without the communication of the run.
     end_ns, comm = found.start_ns + found.elapsed_ns, np.flatnonzero(table.kind == Kind.COMM)
     during_comm = running_ns(table, comm, table.gpu[found.row], found.start_ns, end_ns)
     shares = during_comm / np.maximum(found.elapsed_ns, 1)
     order = np.lexsort((found.start_ns, shares, found.node))
     elapsed_ns, overlaps = found.elapsed_ns[order], shares[order]
-    counts = counts_of(found.node, len(nodes))
     has = np.flatnonzero(counts)
     first = (np.cumsum(counts) - counts)[has]
     # Ranks count from 1; of two ranks as close to the half the lower one is taken.

@@ -6,10 +6,11 @@ from math import nan
 
 import numpy as np
 import pytest
-from support import Row, table_of
+from support import Row, sample_run, table_of
 
-from chopper_core.columns import METRICS
+from chopper_core.columns import METRICS, breakdown
 from chopper_core.columns.metric import Scope
+from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import hardware_of
 from chopper_core.model.table import Kind, Phase
 from chopper_core.model.tree import Tree
@@ -124,3 +125,17 @@ def test_the_stack_goes_from_theory_to_the_duration() -> None:
     del counts[MFMA_OPS]
     assert value_of("original_upto_theory_ns", counts) == pytest.approx(theory)
     assert value_of("original_upto_freq_ns", counts) is None
+
+
+def test_an_activity_alone_needs_no_communication_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The detail of what a timeline's cursor is on asks for it at each step of the cursor."""
+    run = sample_run()
+    monkeypatch.setattr(breakdown, "running_ns", None)
+    alone = Groups.single(run.table, slice(0, 1))
+    found = METRICS["original_ovl"].compute(Scope.of(run, alone, alone))
+    assert not found.present().any()
+    with pytest.raises(TypeError):
+        every = run.tree().node(())
+        METRICS["original_ovl"].compute(Scope.of(run, every, every))
