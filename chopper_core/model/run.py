@@ -317,7 +317,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def communicates(self) -> bool:
         """Whether any activity of it communicates between GPUs."""
-        return bool((self.table.kind == Kind.COMM).any())
+        return bool(len(self.table)) and bool(self.tree().node(()).sum("collectives")[0])
 
     @property
     def is_sampled_only(self) -> bool:

@@ -185,3 +185,10 @@ def test_a_trace_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_takes_few_bytes_for_each_activity(stored: Path) -> None:
     size = sum(path.stat().st_size for path in stored.iterdir())
     assert size <= 300 * ROWS
+
+
+def test_whether_a_run_communicates_is_known_from_its_sums(run: Run) -> None:
+    """A view asks it for the panel next to it."""
+    Counted.touched = 0
+    assert run.communicates
+    assert Counted.touched <= PROBED
