@@ -97,14 +97,14 @@ async def test_a_signal_is_computed_once_per_step(monkeypatch: pytest.MonkeyPatc
     from chopper_tui.widgets import chart_panes
 
     asked: list[tuple[object, ...]] = []
-    computed = chart_panes.signal_chart
+    computed = chart_panes.kept_signal_chart
 
     def counted(run, view, bins, *rest):  # type: ignore[no-untyped-def]
         made = computed(run, view, bins, *rest)  # One that nothing waits for any more ends here.
         asked.append((view.path, view.signal))
         return made
 
-    monkeypatch.setattr(chart_panes, "signal_chart", counted)
+    monkeypatch.setattr(chart_panes, "kept_signal_chart", counted)
     async with explorer((196, 58), measured_run(), View(RUN)) as at:
         for key in ("enter", "enter", "enter", "h"):
             await at.press(key)
