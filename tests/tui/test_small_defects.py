@@ -94,17 +94,17 @@ async def test_titles_in_ascii_are_words() -> None:
 
 @pytest.mark.sweep
 async def test_a_signal_is_computed_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    from chopper_tui.widgets import chart_panes
+    from chopper_core.views.shared import signal_charts
 
     asked: list[tuple[object, ...]] = []
-    computed = chart_panes.kept_signal_chart
+    computed = signal_charts.signal_chart
 
     def counted(run, view, bins, *rest):  # type: ignore[no-untyped-def]
         made = computed(run, view, bins, *rest)  # One that nothing waits for any more ends here.
         asked.append((view.path, view.signal))
         return made
 
-    monkeypatch.setattr(chart_panes, "kept_signal_chart", counted)
+    monkeypatch.setattr(signal_charts, "signal_chart", counted)
     async with explorer((196, 58), measured_run(), View(RUN)) as at:
         for key in ("enter", "enter", "enter", "h"):
             await at.press(key)
