@@ -72,7 +72,7 @@ async def test_a_finding_and_its_evidence_lead_to_the_step_without_it(wording: W
         await app.press("X")
         assert app.explore.view.overrides.predicted == "gpu:5 compute as peers"
         assert app.explore.view.path == ("11",)
-        wording(app.status, "703.9 ms", "739.9 ms")
+        wording(app.status, "702 ms", "739.9 ms")
         await app.press("escape")
         assert app.explore.view.name == "overview"
         await app.press("down", "enter")

@@ -457,7 +457,7 @@ def test_a_range_holds_how_much_steps_that_run_again_vary() -> None:
 
 
 def test_no_stragglers_and_one_gpu_as_its_peers_say_how_they_differ() -> None:
-    """Two savings next to each other, 36.4 and 36.0 ms in the demo, are of two questions."""
+    """Two savings next to each other that differ by little are of two questions."""
     frame = query(
         demo_run(), View(demo_run().name, name="whatif", of="no stragglers;gpu:5 as peers")
     )
