@@ -328,7 +328,7 @@ async def test_the_figure_that_was_asked_for_is_on_the_screen() -> None:
         text = await screen("which core does the launch thread of rank 3 use")
         assert "Not recorded: no file of this run says on which core" in text
         text = await screen("how long is a step at 1,900 MHz if we could")
-        assert re.search(r"step 628\.\d ms instead of 739\.9", text)
+        assert re.search(r"step 626\.\d ms instead of 739\.9", text)
         text = await screen("are we network bound or waiting in all_gather")
         assert "105.3" in text and "55.9" in text
         text = await screen("what is % roof?")
