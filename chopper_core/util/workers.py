@@ -309,10 +309,10 @@ def _submitted(
     text_bytes: int = 0,
     inherited: Callable[[Any], object] | None = None,
 ) -> Iterator[_Begun]:
-    """Start worker processes, one of which `does` each item, of which it is told the number, with a
-    shelf of texts of so many bytes if there are to be any, and what they have `inherited`.
+    """Start worker processes, one of which `does` each item, given its number too, with a shelf of
+    texts of so many bytes if there are to be any, and what they have `inherited`.
 
-    An `executor` is told whom to report to, and doesn't say how much it has read. There are none
+    An `executor` is given whom to report to, and doesn't say how much it has read. There are none
     where no process can be started, or no memory shared. On leaving, items that no worker has begun
     are cancelled, and others at their next report.
     """
