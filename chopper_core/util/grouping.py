@@ -380,12 +380,17 @@ def medians_along(values: Numbers, axis: int, *, keepdims: bool = False) -> Floa
 
 def quantile_of(values: Numbers, shares: Sequence[float]) -> Float64:
     """As `numpy.quantile` of all values, which are known; there is one at least."""
-    numbers = values.ravel().astype(np.float64)
-    places = np.asarray(shares) * (len(numbers) - 1)
+    return quantile_within(values.flatten(), shares)
+
+
+def quantile_within(values: Numbers, shares: Sequence[float]) -> Float64:
+    """As `quantile_of`; the values are brought into another order, not copied."""
+    places = np.asarray(shares) * (len(values) - 1)
     low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
     # Of ten million values it takes a fifth of the time of a sort.
-    ordered = np.partition(numbers, distinct(np.concatenate([low, high])))
-    found: Float64 = ordered[low] + (ordered[high] - ordered[low]) * (places - low)
+    values.partition(distinct(np.concatenate([low, high])))
+    least, most = (values[at].astype(np.float64) for at in (low, high))
+    found: Float64 = least + (most - least) * (places - low)
     return found
 
 

@@ -261,13 +261,14 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
     A sample counts where compute of the scope runs at its middle: the original's device_cdf.
     """
     table, shares = run.table, np.linspace(0, 1, 101).tolist()
-    rows = run.tree_of(view).node(view.path).rows
+    node = run.tree_of(view).node(view.path)
     for name, signal in run.measured.items():
         if not (name.startswith(f"{SAMPLED}.") or _is_of_units(name, signal)):
             continue
         if signal.unit is not Unit.PERCENT:
             continue
         values: dict[str, list[Float64]] = {_ALONE: [], _TOGETHER: []}
+        rows = node.rows
         for gpu, at in places_by(table.gpu[rows]).items():
             if (curve := signal.curves.get(gpu)) is None:
                 continue
