@@ -402,6 +402,8 @@ def quantiles_of(
 ) -> Float64:
     """Quantiles of the values of each owner, as owners x shares; NaN for one that has none."""
     sizes = np.bincount(owner, minlength=count)
+    if not len(values):
+        return np.full((len(sizes), len(shares)), np.nan)
     first = np.cumsum(sizes) - sizes
     numbers = np.asarray(values, np.float64)
     if (sorted_numbers := _sorted_by_owner(values, owner, sizes)) is not None:
@@ -416,10 +418,9 @@ def quantiles_of(
             ordered[begin : begin + size].sort()
     places = first[:, None] + np.asarray(shares) * (np.maximum(sizes, 1) - 1)[:, None]
     low = np.floor(places).astype(np.intp)
-    high = np.ceil(places).astype(np.intp)
-    weight = places - low
-    padded = np.append(ordered, np.nan)
-    found: Float64 = padded[low] * (1 - weight) + padded[high] * weight
+    weight, last = places - low, len(ordered) - 1
+    high = np.ceil(places).astype(np.intp).clip(max=last)
+    found: Float64 = ordered[low.clip(max=last)] * (1 - weight) + ordered[high] * weight
     return np.where(sizes[:, None] > 0, found, np.nan)
 
 
