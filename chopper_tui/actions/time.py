@@ -312,7 +312,8 @@ async def _jump(screen: Explorer, step: int, presses: int, kind: Kind | None, na
     from chopper_core.analyses.lanes import next_start
 
     def jumped() -> list[tuple[str, Interval]]:
-        lane, view, found = _lane(screen), screen.view, []
+        lane, view = _lane(screen), screen.view
+        found: list[tuple[str, Interval]] = []
         while len(found) < presses:
             further = next_start(screen.run, view, lane, step, kind)
             if further is None:
