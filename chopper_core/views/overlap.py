@@ -248,8 +248,8 @@ def _cumulative(found: Overlaps) -> Chart:
         piece = slice(begin, begin + _PIECE)
         at = np.ceil(100.0 * np.minimum(found.take(piece).share, 1.0) - 1e-9).astype(np.intp)
         counts += counts_of(owner[piece] * 101 + at, len(counts))
-    counts = counts.reshape(len(gpus), 101)
-    shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
+    of_gpus = counts.reshape(len(gpus), 101)
+    shares = 100.0 * np.cumsum(of_gpus, axis=1) / of_gpus.sum(axis=1)[:, None]
     return LineChart.over(
         "instances with at most this much overlap",
         "%",
