@@ -250,7 +250,7 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
             is_done[taken[0]] = 1
 
     try:
-        with shared_by(memory.fitting(jobs, _BYTES_OF_EACH * len(run.table))):
+        with shared_by(memory.jobs_fitting(jobs, _BYTES_OF_EACH * len(run.table))):
             for _ in in_processes(work, range(len(parts)), len(run.table), report):
                 pass
         report()

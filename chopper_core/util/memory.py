@@ -174,7 +174,7 @@ def copies_limit(copies: int) -> tuple[int, int]:
     return (fitting, has + room // (fitting + 1)) if fitting > 1 else (1, 0)
 
 
-def fitting(jobs: int | None, each_bytes: int) -> int:
+def jobs_fitting(jobs: int | None, each_bytes: int) -> int:
     """How many processes, `jobs` at most (None: one per processor), find so much memory each, in
     addition to what a worker takes."""
     import os

@@ -148,13 +148,13 @@ def test_as_many_processes_as_find_memory(tmp_path: Path, monkeypatch: pytest.Mo
     sizes.write_text("MemTotal: 99000000 kB\nMemAvailable: 1000000 kB\nHugePages_Total: 0\n")
     monkeypatch.setattr(memory, "_MEMORY", sizes)
     each = 1_024_000_000 // 4 - memory.WORKER_MB * 10**6
-    assert [memory.fitting(jobs, each) for jobs in (1, 3, 64)] == [1, 3, 4]
-    assert memory.fitting(64, 10**12) == 1
+    assert [memory.jobs_fitting(jobs, each) for jobs in (1, 3, 64)] == [1, 3, 4]
+    assert memory.jobs_fitting(64, 10**12) == 1
     monkeypatch.setattr(memory, "_limit", memory._allocated() + 600_000_000)
-    assert memory.fitting(64, each) == 2
+    assert memory.jobs_fitting(64, each) == 2
     monkeypatch.setattr(memory, "_limit", 0)
     sizes.write_text("nothing that is known")
-    assert memory.fitting(3, each) == 3
+    assert memory.jobs_fitting(3, each) == 3
 
 
 def test_places_that_share_their_work_are_one_part(tmp_path: Path) -> None:
