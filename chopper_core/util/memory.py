@@ -34,6 +34,9 @@ _KEPT: Final = 32 << 20
 _KEPT_OF_LARGE: Final = 1 << 30
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_OWN_SIZES: Final = Path("/proc/self/statm")
+_DATA: Final = 5
+"""The place there of what is allocated."""
 _MOST_DESCRIBED: Final = 200
 _LACKS_MEMORY: Final = late(
     "launch worker thread|error return without exception set|^ImportError: .*failed to map"
@@ -155,6 +158,28 @@ def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:
     need = WORKER_MB * 10**6 + int(_NEED_PER_BYTE * largest_bytes)
     fitting = min(workers, room // need)
     return (fitting, room // fitting) if fitting > 1 else (1, 0)
+
+
+def copies_limit(copies: int) -> tuple[int, int]:
+    """As `worker_limit`, for copies of this process, which have what it has allocated in common.
+
+    This one takes as much more meanwhile as one of them.
+    """
+    if not _limit:
+        return copies, 0
+    has = _allocated()
+    room, need = max(_limit - has, 0), WORKER_MB * 10**6
+    fitting = min(copies, room // need - 1)
+    return (fitting, has + room // (fitting + 1)) if fitting > 1 else (1, 0)
+
+
+def _allocated() -> int:
+    """The bytes of this process that the limit counts."""
+    with suppress(OSError, LookupError, ValueError):
+        import resource
+
+        return int(_OWN_SIZES.read_text().split()[_DATA]) * resource.getpagesize()
+    return 0
 
 
 def job_limit() -> int:

@@ -48,7 +48,8 @@ def run(options: Namespace) -> int:
     try:
         with progress_line() as progress, _executor(options) as executor:
             if options.finish:
-                failed = batch.finish(store, options.run or "", progress, overrides=overrides)
+                given = {"jobs": options.jobs, "overrides": overrides}
+                failed = batch.finish(store, options.run or "", progress, **given)
             else:
                 given = {"jobs": options.jobs, "overrides": overrides, "executor": executor}
                 failed = batch.ingest_store(options.run, store, progress, **given)
