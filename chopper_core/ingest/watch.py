@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ class RunFiles:
         self._known: Mapping[str, FileState] = {}
         self._looks: Collection[Look] = ()
         """What was looked for next to them when they were read, as the log of a database is."""
-        self.nearby: Collection[str] = ()
+        self.nearby: Set[str] = frozenset()
         """The files among the state that aren't the runs' own."""
         self._unused: dict[str, FileState] = {}
         """New files that nothing reads."""
