@@ -28,7 +28,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.util.arrays import AnyArray, Index
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, isin
 
 _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
@@ -304,7 +304,7 @@ class Tree:
 
 
 def _without(places: Selection, codes: AnyArray, left_out: Sequence[int]) -> Selection:
-    kept = ~np.isin(codes[places], left_out)
+    kept = ~isin(codes[places], left_out)
     if isinstance(places, slice):
         return contiguous(places.start + np.flatnonzero(kept))
     return contiguous(places[kept])
