@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from threading import Lock
 from time import monotonic
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ _QUICK_BYTES: Final = 1 << 18
 """What is made within that time is taken to hold so much, until all is measured."""
 _LONG: Final = 256
 """Of a longer list, tuple or dict, the last value tells what all are."""
-_SHARED: Final = (type, ModuleType, str, int, float)
+_SHARED: Final = (type, ModuleType, str, int, float, NoneType)
 
 
 class _MemoEntry(Struct, eq=False):

@@ -34,6 +34,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of mallopt(3), in glibc; elsewhere they do nothing."""
 _KEPT: Final = 32 << 20
 _KEPT_OF_LARGE: Final = 1 << 30
+_MEMORY: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 _OWN_SIZES: Final = Path("/proc/self/statm")
@@ -202,6 +203,21 @@ def _give_back_shared(size: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (soft + size, hard))
+
+
+def jobs_fitting(jobs: int | None, each_bytes: int) -> int:
+    """How many processes, `jobs` at most (None: one per processor), find so much memory each, in
+    addition to what a worker takes."""
+    import os
+
+    most = jobs or os.cpu_count() or 1
+    with suppress(OSError, LookupError, ValueError):
+        sizes = dict(line.split(":") for line in _MEMORY.read_text().splitlines())
+        room = int(sizes["MemAvailable"].split()[0]) << 10
+        if _limit:
+            room = min(room, _limit - _allocated())
+        return max(min(most, room // (WORKER_MB * 10**6 + each_bytes)), 1)
+    return most
 
 
 def _allocated() -> int:
