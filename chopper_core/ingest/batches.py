@@ -73,7 +73,7 @@ def ingest_store(
     folder = parts_folder(store)
 
     def read_ranks(
-        parts: _Parts, traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
+        parts: _PartsOfStore, traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
         if any(t not in failed and not read_label(_part_path(folder, t)).origin for t in traces):
@@ -185,7 +185,10 @@ def finish(
         name = os.path.commonpath([str(trace.parent) for trace in read])
 
     def read_ranks(
-        parts: _Parts, traces: Sequence[Path], _hosts: Sequence[HostFile], _progress: Progress
+        parts: _PartsOfStore,
+        traces: Sequence[Path],
+        _hosts: Sequence[HostFile],
+        _progress: Progress,
     ) -> list[Run | ChopperError]:
         ranks = parts.described(traces, {})
         missing = [
@@ -218,7 +221,7 @@ def read_again(
     """
 
     def read_ranks(
-        parts: _Parts, traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
+        parts: _PartsOfStore, traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
         late = {
             trace: DataError(f"{trace} is still being written") for trace in filter(waits, traces)
@@ -247,7 +250,7 @@ def _gathered(
     """Gather the parts as a run, whose columns are files of a folder as long as it is written."""
     folder = parts_folder(store)
     columns = temporary_path(folder / "all", "new")
-    parts = _Parts(folder, progress)
+    parts = _PartsOfStore(folder, progress)
 
     def gather_parts(ranks: Sequence[Run]) -> KernelTable:
         try:
@@ -373,7 +376,7 @@ def _all_columns(table: KernelTable) -> dict[str, AnyArray]:
     return {**{name: table.column(name) for name in COLUMNS}, **measured}
 
 
-class _Parts:
+class _PartsOfStore:
     """The parts of a store, which as many processes read as may share the work."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
@@ -409,7 +412,7 @@ class _Parts:
 
 
 _ReadParts = Callable[
-    [_Parts, Sequence[Path], Sequence["HostFile"], Progress], Sequence[Run | ChopperError]
+    [_PartsOfStore, Sequence[Path], Sequence["HostFile"], Progress], Sequence[Run | ChopperError]
 ]
 """Reads traces whose parts are some of these."""
 

@@ -19,6 +19,8 @@ from chopper_core.align import breakdown
 from chopper_core.ingest import batches
 from chopper_core.ingest.batches import ingest_into, ingest_store
 from chopper_core.model import cubes
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable
 from chopper_core.store import writer
 from chopper_core.util import children, workers
 from chopper_core.util.errors import DataError
@@ -146,6 +148,22 @@ def test_a_join_that_is_cancelled_leaves_nothing_of_its_own(
         ingest_store(str(source), tmp_path / "out", cancel, jobs=2)
     assert sorted(tmp_path.rglob("*")) == before
     assert active_children() == running
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_rank_that_is_read_again_while_ranks_are_joined(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """Places in the whole are those of the rows that it had."""
+    plain = batches.rank_table
+
+    def other(rank: Run, first_gpu: int) -> KernelTable:
+        return plain(rank, first_gpu).take(slice(first_gpu % 2, None))
+
+    monkeypatch.setattr(batches, "rank_table", other)
+    with pytest.raises(DataError, match="was read again meanwhile"):
+        ingest_store(str(source), tmp_path / "out", jobs=jobs)
+    assert not (tmp_path / "out").exists()
 
 
 JOIN = """
