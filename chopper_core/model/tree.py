@@ -28,7 +28,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.util.arrays import AnyArray, Index
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, isin
 
 _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
@@ -193,7 +193,7 @@ class Tree:
         if self._places is None and rest and self._is_default(self.order[: len(path)]):
             # Of millions of rows the labels of each take ten times as long as those of groups.
             parts = self.without(()).split(path, rest)
-            kept = np.repeat(~np.isin(parts.codes(_ITERATION), left_out), parts.sizes())
+            kept = np.repeat(~isin(parts.codes(_ITERATION), left_out), parts.sizes())
             assert isinstance(places, slice)
             return contiguous(places.start + np.flatnonzero(kept))
         return _without(places, self._key(_ITERATION), left_out)
@@ -304,7 +304,7 @@ class Tree:
 
 
 def _without(places: Selection, codes: AnyArray, left_out: Sequence[int]) -> Selection:
-    kept = ~np.isin(codes[places], left_out)
+    kept = ~isin(codes[places], left_out)
     if isinstance(places, slice):
         return contiguous(places.start + np.flatnonzero(kept))
     return contiguous(places[kept])
