@@ -81,7 +81,6 @@ from chopper_core.tables.columns import (
     int_column,
     integer,
     nanoseconds,
-    narrowed,
     packed_values,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
@@ -110,13 +109,18 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(NODE_CATEGORIES, "nodes"),
 }
 """The table of the events of a category."""
-_IDS: Final = frozenset(
-    ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id")
-)
-_OF_HOST: Final = frozenset((*_IDS, "duration_ns"))
-"""Columns that are stored in half the memory where they fit; those of activities are few."""
-_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape", "annotation"))
-"""Columns of codes, in a quarter: most files have fewer than 32,768 of each."""
+_OF_GPU: Final[Mapping[str, DTypeLike]] = {
+    **dict.fromkeys(
+        ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id"), np.int32
+    ),
+    # Codes: most files have fewer than 32,768 of each.
+    **dict.fromkeys(
+        ("name", "thread", "collective", "inputs", "launch_shape", "annotation"), np.int16
+    ),
+}
+"""Columns that are stored in so little memory where they fit."""
+_OF_HOST: Final[Mapping[str, DTypeLike]] = {**_OF_GPU, "duration_ns": np.int32}
+"""Those of activities are few."""
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
@@ -188,11 +192,15 @@ class TraceTables:
         self._unused_counts: Counter[str] = Counter()
         self.unread = UnreadFields()
         self.bad_times = self.bad_host_times = 0
-        self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
-        self._frames = GrowingColumns(column_types(HostRanges))
+        self._tables = {
+            name: GrowingColumns(column_types(kind), _OF_GPU if name == "activities" else _OF_HOST)
+            for name, kind in _TABLES.items()
+        }
+        self._frames = GrowingColumns(column_types(HostRanges), _OF_HOST)
         self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
         self._flow_ends = {
-            kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
+            kind: GrowingColumns(_FLOW_END_TYPES, _OF_HOST)
+            for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
         self._frame_kinds = FrameKinds()
         self._kept_inputs = np.zeros(0, np.int8)
@@ -348,11 +356,7 @@ class TraceTables:
         """
         self._tables["ranges"].add(self._frames.joined())
         tables = {name: table.joined() for name, table in self._tables.items()}
-        for table, columns in tables.items():
-            for name in (_IDS if table == "activities" else _OF_HOST) & columns.keys():
-                columns[name] = narrowed(columns[name])
-            for name in _CODES & columns.keys():
-                columns[name] = narrowed(columns[name], np.int16)
+        for columns in tables.values():
             columns["start_ns" if "start_ns" in columns else "time_ns"] += base_time_ns
         sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
         return {
