@@ -287,11 +287,24 @@ class ChopperApp(App[None], inherit_bindings=False):
                 if not self._accepts_keys:
                     self._wait_for_keys()
                     return
-                await self._perform_key(self._keys.popleft())
+                event = self._keys.popleft()
+                self._press_together(event)
+                await self._perform_key(event)
             self._performs_keys = False
         except BaseException:
             self._performs_keys = False
             raise
+
+    def _press_together(self, event: events.Key | events.Paste) -> None:
+        """Take presses of a held key that wait together, where their action adds them up."""
+        screen, times = self.screen, 1
+        if not isinstance(screen, Explorer) or not isinstance(event, events.Key):
+            return
+        if self._keys and screen.adds_up(event.key):
+            while self._keys and getattr(self._keys[0], "key", "") == event.key:
+                self._keys.popleft()
+                times += 1
+        screen.press(times)
 
     @work(group="keys", description="keys")
     async def _wait_for_keys(self) -> None:

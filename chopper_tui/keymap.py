@@ -42,12 +42,13 @@ SCREENS: Final = {
 MOVED: Final = {"7": "power", "8": "compare", "9": "findings"}
 """Keys that opened a view before there were places, and the view that they still open."""
 
-Handler = Callable[[Any, str], Awaitable[None] | None]
-"""Performs an action on the explorer's screen, with the argument of the command or ""."""
+Handler = Callable[..., Awaitable[None] | None]
+"""Performs an action on the explorer's screen, with the argument of the command or "", and the
+number of presses that it is for where these add up."""
 
 
 H = TypeVar("H", bound=Handler)
-V = TypeVar("V", bound=Callable[[Any, Any], Awaitable[None] | None])
+V = TypeVar("V", bound=Callable[..., Awaitable[None] | None])
 
 
 class Action(Struct, frozen=True):
@@ -71,6 +72,8 @@ class Action(Struct, frozen=True):
     """The view in which its keys hold, before those of all views; empty: all views."""
     while_busy: bool = False
     """Whether it is performed at once while a step takes long."""
+    adds_up: bool = False
+    """Whether it performs several presses in a row as one: a held key doesn't fall behind."""
     can: Callable[[Any], bool] | None = None
     """Whether it does something at the cursor, for the key line; None: it always does."""
     cancels: bool = False
@@ -135,7 +138,7 @@ def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
             name, _, rest = head.partition(": ")
             value, keys, title, *hint = rest.split(" | ")
             own = action(group, *keys.split(), title=title, hint="".join(hint), **options)
-            given = _given(handler, json.loads(value))
+            given = _given(handler, json.loads(value), options.get("adds_up", False))
             given.__name__, given.__doc__ = name, text
             own(given)
         return handler
@@ -143,7 +146,9 @@ def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
     return lambda rows: partial(declare, rows)
 
 
-def _given(handler: Callable[[Any, Any], Awaitable[None] | None], value: Any) -> Handler:
+def _given(handler: Handler, value: Any, adds_up: bool) -> Handler:
+    if adds_up:
+        return lambda screen, _, presses: handler(screen, value, presses)
     return lambda screen, _: handler(screen, value)
 
 

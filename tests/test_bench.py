@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.programs.bench import __main__ as bench
 from tests.programs.bench import analyses
 from tests.programs.bench.__main__ import PARTS
 from tests.programs.bench.budgets import at_most, row
+from tests.programs.bench.data import for_original
 from tests.programs.bench.page import Conditions, Section
 from tests.programs.bench.processes import ROOT, in_turn, python, run
 from tests.support import sample_run
@@ -92,3 +95,32 @@ def test_the_bench_of_views_asks_each_that_the_run_can_answer(
     known = {f"{each.name}, by {by}" for each in view_specs() for by in each.by}
     assert set(found) <= known | {analyses.OPEN} | {each.name for each in view_specs()}
     assert all(cold > 0 and again >= 0 for cold, *_, again in found.values())
+
+
+def test_the_original_gets_a_trace_without_what_it_stops_at(tmp_path: Path) -> None:
+    """Half a link, one outside annotations and a kernel without a launch, as at a window's edge."""
+
+    def host(number: int, ts: float) -> dict[str, object]:
+        return {"cat": "cpu_op", "name": "aten::mm", "ts": ts, "dur": 1} | {
+            "args": {"External id": number}
+        }
+
+    def link(number: int, ts: float, **end: str) -> dict[str, object]:
+        return {"cat": "fwdbwd", "id": number, "ts": ts} | end
+
+    def kernel(number: int) -> dict[str, object]:
+        return {"cat": "kernel", "name": "gemm", "args": {"correlation": number}}
+
+    launch = {"cat": "cuda_runtime", "args": {"correlation": 1, "External id": 7}}
+    range_ = {"cat": "user_annotation", "name": "f_mlp", "ts": 10, "dur": 5}
+    layer = {"cat": "user_annotation", "name": "Layer1", "ts": 30, "dur": 5}
+    whole = [link(1, 11), link(1, 50, bp="e")]
+    half = [link(2, 51, bp="e")]
+    outside = [link(3, 31), link(3, 52, bp="e")]
+    hosts = [host(7, 11), host(8, 31), host(9, 50), host(10, 51), host(11, 52)]
+    events = [range_, layer, *hosts, launch, *half, *whole, *outside, kernel(1), kernel(2)]
+    with gzip.open(tmp_path / "rank0.json.gz", "wt", encoding="utf-8") as packed:
+        json.dump({"schemaVersion": 1, "traceEvents": events}, packed)
+    found = json.loads(for_original(tmp_path / "rank0.json.gz").read_text(encoding="utf-8"))
+    assert found["traceEvents"] == [range_, layer, *hosts, launch, *whole, kernel(1)]
+    assert found["schemaVersion"] == 1

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
-from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, blocks_of, painted
+from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, in_blocks, painted
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.columns import Interner
@@ -338,7 +338,7 @@ class ManyRanges(Struct, frozen=True):
         return painted(self._blocks(), points, among, 1)
 
     def _blocks(self) -> Iterator[Intervals]:
-        for block in blocks_of(len(self.rows)):
+        for block in in_blocks(len(self.rows)):
             yield self.host.intervals(self.rows[block], self.value[block])
 
 

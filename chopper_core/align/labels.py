@@ -249,7 +249,7 @@ class Intervals(Rows, frozen=True):
             last = count - 1 - over[::-1].argmax(axis=0)
             found[rows] = np.where(over.any(axis=0), self.value[order[last, 0]], -1)
             return found
-        blocks = (self.take(block) for block in blocks_of(count))
+        blocks = (self.take(block) for block in in_blocks(count))
         return painted(blocks, points, among, sign)
 
     def covering(self, points: Points, line: Int64) -> tuple[AnyArray, ...]:
@@ -264,7 +264,7 @@ class Intervals(Rows, frozen=True):
         return self.value[covers], length, low[covers].astype(np.int32), high.astype(np.int32)
 
 
-def blocks_of(count: int) -> list[slice]:
+def in_blocks(count: int) -> list[slice]:
     """So many rows in blocks: a trace has many times more ranges than activities."""
     return [slice(begin, begin + BLOCK) for begin in range(0, count, BLOCK)]
 

@@ -6,7 +6,7 @@ a kind runs up to a moment is stored at the edges of its intervals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,19 +15,19 @@ from msgspec.structs import replace
 
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
-from chopper_core.model.groups import pieces_of
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, pointing
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.grouping import (
     distinct,
     minima_of,
     run_mask,
     run_maxima,
+    run_minima,
     run_starts,
     stable_order,
 )
@@ -40,6 +40,8 @@ _MIN_NAMED_CELLS: Final = 2
 _MAX_WITH_SLACK: Final = 1 << 17
 """Activities of a run that are replayed before a person notices."""
 _FAR: Final = np.iinfo(np.int64).max
+_BLOCK: Final = 4096
+"""Activities that are looked at together."""
 _MANY: Final = 1 << 31
 MAX_NAMED_PER_CELL: Final = 2
 """With more activities per cell none is named."""
@@ -323,22 +325,26 @@ def launch_queue(run: Run, gpu: int) -> Queue:
 def waiting_at(run: Run, gpu: int, at_ns: int) -> int | None:
     """How many launched activities of a GPU wait for their start at a time; None without launch
     records."""
-    table = run.table
-
-    def counted() -> Iterator[tuple[Mask, Mask]]:
-        """Of pieces of the activities, which wait at all, and which of them at the time."""
-        for rows in pieces_of(run.tree().node((str(gpu),)).selection):
-            launches, starts = table.launch_ns[rows], table.start_ns[rows]
-            # Time outside steps has no launch record.
-            waits = (starts > launches) & (launches != NO_TIME)
-            yield waits, waits & (launches <= at_ns) & (starts > at_ns)
-
-    def has_any() -> bool:
-        return any(bool(waits.any()) for waits, _ in counted())
-
-    if not run.memo(("timeline has a queue", gpu), has_any):
+    lane = lanes_of(run, gpu, whole=True)[0]
+    earliest = run.memo(("timeline earliest launches", gpu), lambda: _earliest_launches(lane))
+    if not (earliest < _FAR).any():
         return None
-    return sum(int(np.count_nonzero(at_once)) for _, at_once in counted())
+    later = int(np.searchsorted(lane.starts_ns, at_ns, "right"))
+    found = 0
+    first = later // _BLOCK
+    for block in (first + np.flatnonzero(earliest[first:] <= at_ns)).tolist():
+        places = slice(max(block * _BLOCK, later), (block + 1) * _BLOCK)
+        launches = lane.table.launch_ns[lane.rows[places]]
+        found += int(np.count_nonzero((launches <= at_ns) & (launches != NO_TIME)))
+    return found
+
+
+def _earliest_launches(lane: Lane) -> Int64:
+    """The first launch among each block of a lane's activities that wait for their start, `_FAR`
+    where none does: most blocks that start after a time are launched after it."""
+    launches = lane.table.launch_ns[lane.rows]
+    waits = (lane.starts_ns > launches) & (launches != NO_TIME)
+    return run_minima(np.where(waits, launches, _FAR), np.arange(0, len(launches), _BLOCK))
 
 
 def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:

@@ -64,7 +64,7 @@ class Overlaps(Rows, frozen=True, eq=False, dict=True):
     work: Int64
     """Equal for instances that run the same kernels."""
 
-    @cached_property
+    @property
     def share(self) -> Float64:
         """Overlap with collectives, from 0 to 1."""
         return self.comm_ns / np.maximum(self.elapsed_ns, 1)

@@ -36,6 +36,7 @@ from chopper_core.util.grouping import (
     run_maxima,
     sums_of,
 )
+from chopper_core.util.patterns import late
 
 _STEP: Final = ("gpu", "iteration")
 LONG: Final = 1.1
@@ -43,13 +44,13 @@ LONG: Final = 1.1
 FORWARD, BACKWARD, WEIGHTS = range(3)
 """The work of a block; zero-bubble schedules compute the gradients of weights separately."""
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
-_PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
-_WEIGHTS: Final = re.compile(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
-_CHUNKED: Final = re.compile(
+_PAIRWISE: Final = late(r"send|recv|p2p", re.IGNORECASE)
+_WEIGHTS: Final = late(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
+_CHUNKED: Final = late(
     r"(?:\bchunk|virtual[ _-]?(?:pipeline[ _-]?)?(?:stage|rank)|\bvpp?)[ _#:=-]*(\d+)",
     re.IGNORECASE,
 )
-_NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
+_NUMBERED: Final = late(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
 _NO_STAGES: Final = (
     "no pipeline: the traces have no sends and receives between stages, and no annotation names "
     "microbatches"

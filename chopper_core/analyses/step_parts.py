@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Final
@@ -28,6 +27,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ratios, runs_of, sums_of
+from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, classes_of_names
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
@@ -69,13 +69,13 @@ row_columns(
 """,
 )
 _OPERATIONS: Final = {
-    "GEMM": re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$"),
-    "attention": re.compile(r"^attn_(?:fa|sdpa)$"),
-    "vector": re.compile(
+    "GEMM": late(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$"),
+    "attention": late(r"^attn_(?:fa|sdpa)$"),
+    "vector": late(
         r"^(?:ie|ln|cel|ra|attn_(?:n|i|c|or|ra)|qkv_(?:s|t|re)|(?:mlp|ffn|fc)_(?:n|gs|gu|ra))$"
     ),
-    "optimizer": re.compile(r"^opt_|^Optimizer\."),
-    "sharding copies": re.compile(r"^(?:FSDP::|FullyShardedDataParallel\.)"),
+    "optimizer": late(r"^opt_|^Optimizer\."),
+    "sharding copies": late(r"^(?:FSDP::|FullyShardedDataParallel\.)"),
 }
 """The operations of each class. The rules are those of UnaryLab/chopper's annotations.py with the
 operations' full names, since its own take every name that ends in `p` for a product.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model.inputs import MEASURED, FoundRun
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.view import View, with_view
+from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.plugins import extension_part
 from chopper_core.util.progress import Progress, silent
@@ -192,6 +193,11 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
 _QUESTIONS: Final = "whatif"
 _FIRST: Final = ("findings", "overview", "ranks")
 """What most look at first; the summary takes what the findings tell."""
+_TOGETHER: Final = (("findings", _QUESTIONS, "overview", "ranks"), ("graph", "comms"))
+"""Places that are made of the same, in turn: questions replay the graph that findings have made,
+paths and communication match all collectives. Those that take longest are first."""
+_SIGNALS: Final = ("",)
+"""Which signals are worth a chart, as screens ask."""
 _MOST_OF_ALL: Final = 1 << 26
 """Activities of a run up to which all places are worked out, in less memory than joining its ranks
 takes: of more, each takes many seconds."""
@@ -200,44 +206,92 @@ _MOST_REPLAYED: Final = 1 << 19
 each of a dozen replays takes seconds, and all of them gigabytes."""
 _REMEMBERED: Final = 64 << 20
 """Bytes of what a place was made of that the next one can use."""
+_BYTES_OF_EACH: Final = 40
+"""Of an activity, that the places take at most, a few of the first ones apart."""
 
 
-def work_out(store: str, progress: Progress = silent) -> None:
+def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -> None:
     """Work out the places of a store that was just written, and keep them there: it opens at once
-    wherever it is sent. What can't be worked out is left to who asks for it."""
-    from chopper_core.analyses.asked import activities_replayed
-    from chopper_core.analyses.signal_changes import second_signal, worth_a_chart, worth_a_column
+    wherever it is sent. What can't be worked out is left to who asks for it.
+
+    So many processes share the places (None: one per processor), as memory allows.
+    """
+    from mmap import mmap
+
     from chopper_core.ingest.cache import open_cached
-    from chopper_core.util.memory import keep_freed
-    from chopper_core.views import VIEWS
-    from chopper_core.views.query import query
+    from chopper_core.util import memory
+    from chopper_core.util.workers import in_processes, shared_by
 
     run = open_cached(store, is_verified=False)
-    keep_freed(of_large=True)
-    names = [*_FIRST]
-    if len(run.table) <= _MOST_OF_ALL:
-        # Questions replay the graph that findings have just made.
-        names = [*dict.fromkeys((_FIRST[0], _QUESTIONS, *_FIRST, *VIEWS))]
-        with suppress(ChopperError):
-            if activities_replayed(run, View(store)) > _MOST_REPLAYED:
-                names.remove(_QUESTIONS)
-    for number, name in enumerate(names):
-        what = "the summary" if name in _FIRST else name
-        progress(f"work out {what}", number, len(names))
-        with suppress(ChopperError):
-            frame = query(run, with_view(View(store), name))
+    memory.keep_freed(of_large=True)
+    parts = _parts(run)
+    is_done, here = mmap(-1, len(parts)), os.getpid()
+    left, given = os.pipe()
+    # Whoever has nothing to do takes the next; what one took that died is left to who asks.
+    os.write(given, bytes(range(len(parts))))
+    os.close(given)
+
+    def report(_: int = 0) -> None:
+        number = is_done.find(b"\0")
+        name = parts[number][0]
+        what = "the summary" if name in _FIRST or number < 0 else name or "signals"
+        progress(f"work out {what}", sum(is_done[:]), len(parts))
+
+    def work(_: int) -> None:
+        while taken := os.read(left, 1):
+            if os.getpid() == here:
+                report()
+            for name in parts[taken[0]]:
+                _answer(run, name)
+            if run.derived is not None:
+                run.derived.wait()
+            run.memo.trim(_REMEMBERED)
+            memory.give_back()
+            is_done[taken[0]] = 1
+
+    try:
+        with shared_by(memory.jobs_fitting(jobs, _BYTES_OF_EACH * len(run.table))):
+            for _ in in_processes(work, range(len(parts)), len(run.table), report):
+                pass
+        report()
+    finally:
+        os.close(left)
+
+
+def _parts(run: Run) -> list[tuple[str, ...]]:
+    """The places to work out, those that share most of what they are made of together."""
+    from chopper_core.analyses.asked import activities_replayed
+    from chopper_core.views import VIEWS
+
+    if len(run.table) > _MOST_OF_ALL:
+        return [_FIRST, _SIGNALS]
+    left_out = set[str]()
+    with suppress(ChopperError):
+        if activities_replayed(run, View(run.name)) > _MOST_REPLAYED:
+            left_out.add(_QUESTIONS)
+    together = [tuple(name for name in part if name not in left_out) for part in _TOGETHER]
+    left_out |= {name for part in _TOGETHER for name in part}
+    return [*together, *((name,) for name in VIEWS if name not in left_out), _SIGNALS]
+
+
+def _answer(run: Run, name: str) -> None:
+    """Answer one place, or which signals are worth a chart; what can't be is left."""
+    from chopper_core.analyses.signal_changes import second_signal, worth_a_chart, worth_a_column
+    from chopper_core.util.memory import is_out_of_memory
+    from chopper_core.views.query import query
+
+    try:
+        if name:
+            frame = query(run, with_view(View(run.name), name))
             # Columns are computed once they are asked for, as a screen does.
             for column in frame.columns:
                 _ = frame.values[column.name], frame.total.get(column.name)
-        # The first ones are made of the same; the others share little.
-        if number >= names.index(_FIRST[-1]):
-            run.memo.trim(_REMEMBERED)
-    chosen = run.signal().name
-    if len(run.signal_names) > 1:
-        # As screens ask which signals to show.
-        second = second_signal(run, chosen)
-        worth_a_chart(run, chosen, second)
-        worth_a_column(run, chosen, second)
-    if run.derived is not None:
-        run.derived.wait()
-    progress("work out the summary", len(names), len(names))
+        elif len(run.signal_names) > 1:
+            chosen = run.signal().name
+            second = second_signal(run, chosen)
+            worth_a_chart(run, chosen, second)
+            worth_a_column(run, chosen, second)
+    except Exception as error:
+        if not isinstance(error, ChopperError) and not is_out_of_memory(error):
+            raise
+        debug.note(f"{name} is not worked out: {error}")

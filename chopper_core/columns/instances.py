@@ -8,6 +8,7 @@ micro-steps of gradient accumulation, each visit is an instance of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,14 @@ from msgspec import Struct
 
 from chopper_core.model.groups import Groups, gpu_by_gpu, work_of
 from chopper_core.model.signals import SpansOfGpus
-from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
+from chopper_core.model.table import (
+    LEVELS,
+    NO_LABEL,
+    KernelTable,
+    Kind,
+    Selection,
+    selected_count,
+)
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     run_mask,
@@ -28,6 +36,12 @@ from chopper_core.util.grouping import (
 from chopper_core.util.workers import in_threads
 
 _KEYS: Final = LEVELS[:-1]
+_AT_ONCE: Final = 64
+"""Pieces of rows whose instances are found before they are put together."""
+_ROOM: Final = 1.02
+"""For how many more instances there is room than there will be if all pieces are alike."""
+_PIECE: Final = 1 << 18
+"""Instances whose labels are compared at a time."""
 
 
 class OperationInstances(Struct, frozen=True):
@@ -60,11 +74,10 @@ def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int
     if left_out.any():
         own = ~left_out[table.operation[row]]
         row, begin, end = row[own], begin[own], end[own]
-    keys = _place_keys(table, row)
-    first = np.flatnonzero(run_mask(*keys))
-    if not len(first):
+    if not len(row):
         return None
-    gpu = keys[0][first]
+    first = _firsts(table, row)
+    gpu = table.gpu[row[first]]
     begin, end = run_minima(begin, first), run_maxima(end, first)
     order = np.lexsort((begin, gpu))
     meets = (end[order][:-1] > begin[order][1:]) & (np.diff(gpu[order]) == 0)
@@ -78,6 +91,16 @@ def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int
     number = np.zeros(len(table), np.int64)
     number[rows] = np.cumsum(run_mask(table.stream[rows], *_place_keys(table, rows)))
     return number
+
+
+def _firsts(table: KernelTable, rows: Index) -> Index:
+    """The places of rows that are elsewhere than the one before."""
+    found = []
+    for begin in range(0, len(rows), _PIECE):
+        before = max(begin - 1, 0)
+        begins = run_mask(*_place_keys(table, rows[before : begin + _PIECE]))
+        found.append(np.flatnonzero(begins[begin - before :]) + begin)
+    return np.concatenate(found)
 
 
 def _place_keys(table: KernelTable, rows: Index) -> list[AnyArray]:
@@ -97,17 +120,45 @@ def instances(
     if visit is None and len(nodes) == 1:
         # GPU by GPU the columns stay in the processor's cache.
         spans = partial(_spans, table, nodes=None, visit=None, copying=copying)
-        parts = in_threads(spans, gpu_by_gpu(table, rows), len(table))
-        # Where communication alone masks, one column tells both.
-        same = {"masked_ns": "overlapped_ns"} if copying is None else {}
-        columns = {
-            name: np.concatenate([getattr(each, name) for each in parts])
-            for name in OperationInstances.__struct_fields__
-            if name not in ("node", *same)
-        }
-        columns |= {name: columns[other] for name, other in same.items()}
-        return OperationInstances(node=np.broadcast_to(0, columns["row"].shape), **columns)
+        return _joined(spans, gpu_by_gpu(table, rows), table, has_copies=copying is not None)
     return _spans(table, rows, nodes.first if len(nodes) > 1 else None, visit, copying)
+
+
+def _joined(
+    spans: Callable[[Selection], OperationInstances],
+    pieces: Sequence[Selection],
+    table: KernelTable,
+    *,
+    has_copies: bool,
+) -> OperationInstances:
+    """The instances of pieces of rows one after the other; no piece is there twice for long."""
+    # Where communication alone masks, one column tells both.
+    same = {} if has_copies else {"masked_ns": "overlapped_ns"}
+    names = [name for name in OperationInstances.__struct_fields__ if name not in ("node", *same)]
+    columns = {name: np.empty(0, np.int64) for name in names}
+    count, left = 0, sum(map(selected_count, pieces))
+    for begin in range(0, len(pieces), _AT_ONCE):
+        some = pieces[begin : begin + _AT_ONCE]
+        parts = in_threads(spans, some, len(table))
+        own, rows = sum(len(each.row) for each in parts), sum(map(selected_count, some))
+        if count + own > len(columns["row"]):
+            # As many as the rest has, if it is as these.
+            room = count + int(own * left / max(rows, 1) * _ROOM) + 1
+            columns = {name: _longer(each, count, room) for name, each in columns.items()}
+        for name, column in columns.items():
+            end = count + own
+            np.concatenate([getattr(part, name) for part in parts], out=column[count:end])
+        count, left = count + own, left - rows
+    for column in columns.values():
+        column.resize(count, refcheck=False)
+    columns |= {name: columns[other] for name, other in same.items()}
+    return OperationInstances(node=np.broadcast_to(0, columns["row"].shape), **columns)
+
+
+def _longer(values: Int64, count: int, room: int) -> Int64:
+    found = np.empty(room, np.int64)
+    found[:count] = values[:count]
+    return found
 
 
 def _spans(

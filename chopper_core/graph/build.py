@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
     maxima_of,
     numbered_rows,
     run_starts,
+    stable_order,
     sums_of,
 )
 
@@ -215,6 +216,13 @@ def _buffered(timed: TimedRows, transfers: Index, enters: Index) -> EdgeRows:
     return _edges(sent, enters[received], Evidence.REPEATED)
 
 
+def _places_of(rows: Index, others: Index) -> Index:
+    """The place of each of some other rows among the rows; -1: it is none of them."""
+    order = stable_order(rows)
+    place = order[np.searchsorted(rows[order], others).clip(max=len(rows) - 1)]
+    return np.where(rows[place] == others, place, -1)
+
+
 def _meetings(run: Run, timed: TimedRows, transfers: Index) -> tuple[Int64, Index, Index]:
     """When the work of each row begins; the places of members of collectives and transfers,
     meeting by meeting, and the number of each one's meeting."""
@@ -222,9 +230,7 @@ def _meetings(run: Run, timed: TimedRows, transfers: Index) -> tuple[Int64, Inde
     found = collectives_of(run)
     if found is None:
         return begin, np.zeros(0, np.intp), np.zeros(0, np.intp)
-    place_of = np.full(len(run.table), -1, np.intp)
-    place_of[timed.rows] = np.arange(len(timed.rows))
-    place = np.append(place_of[found.rows], transfers)
+    place = np.append(_places_of(timed.rows, found.rows), transfers)
     sets = np.append(found.member_set, np.repeat(len(found) + np.arange(len(transfers)), 2))
     met = np.append(found.last_start_ns, timed.start[transfers].max(axis=1, initial=0))
     last = met[sets]

@@ -5,7 +5,6 @@ And the places of GPUs: coordinates in the parallel layout, node, and slot in th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -20,6 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.grouping import distinct, grouped_by, places_by, sums_of
+from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import UNNAMED
 
 _PER_NODE = 8
@@ -122,7 +122,7 @@ def _gpus_per_node(run: Run) -> int:
     return size if repeats and size > 1 else 0
 
 
-_IN_LABEL: Final = re.compile(r"\(([^()]*)\)")
+_IN_LABEL: Final = late(r"\(([^()]*)\)")
 _P2P: Final = "pp"
 """The dimension along which ranks send and receive."""
 DIMENSION: Final = "dimension"

@@ -55,6 +55,8 @@ class _Pending(Struct):
 
 def graph_pairs(edges: GraphEdges, timed: TimedRows) -> set[tuple[int, int]]:
     """The places of some rows between which a trace states edges of graphs."""
+    if not len(edges.gpu):
+        return set()
     place = {
         key: at
         for at, key in enumerate(

@@ -29,8 +29,9 @@ from chopper_core.util.grouping import (
 
 MAX_ROWS: Final = 1 << 18
 """With more activities, some steps are replayed."""
-_MOST_ROWS: Final = 1 << 22
-"""The activities of the largest step that is replayed, with the one before it."""
+_MOST_ROWS: Final = 1 << 21
+"""The activities of the largest step that is replayed, with the one before it: each takes more than
+a kilobyte, and a million of them ten seconds."""
 _STRETCHES: Final = 12
 _LENGTH: Final = 3
 """The steps of each at least, with the one before it, where more than two fit."""
@@ -179,7 +180,9 @@ def _chosen(
     activities = int(sizes[there].sum())
     if activities > _MOST_ROWS:
         most = int(sizes[place].max())
-        raise NothingToShow(f"a step has {most:,} activities: too many to replay")
+        raise NothingToShow(
+            f"a step has {most:,} activities: too many to replay; open the traces of some ranks"
+        )
     return alone, others, tuple(codes[there].tolist()), activities
 
 

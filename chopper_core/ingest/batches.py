@@ -40,7 +40,7 @@ from chopper_core.util.atomic import file_state, remove_folder, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_core.util.progress import Progress, silent
-from chopper_core.util.workers import read_all
+from chopper_core.util.workers import read_all, shared_by
 
 if TYPE_CHECKING:
     from chopper_core.sources.ranks import HostFile
@@ -74,14 +74,23 @@ def ingest_store(
             )
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    return _written(name, store, progress, overrides, read_ranks)
+    return _written(name, store, progress, jobs, overrides, read_ranks)
 
 
 def _written(
-    name: str, store: Path, progress: Progress, overrides: Overrides, read_ranks: ReadRanks
+    name: str,
+    store: Path,
+    progress: Progress,
+    jobs: int | None,
+    overrides: Overrides,
+    read_ranks: ReadRanks,
 ) -> Failures:
     check_place(store)
-    with _only_writer(store), _gathered(name, store, progress, overrides, read_ranks) as run:
+    with (
+        _only_writer(store),
+        _gathered(name, store, progress, jobs, overrides, read_ranks) as run,
+        shared_by(jobs),
+    ):
         write_store(run, store, progress=progress)
         remove_folder(parts_folder(store))
         return run.failed
@@ -138,7 +147,12 @@ def ingest_into(
 
 
 def finish(
-    store: Path, name: str = "", progress: Progress = silent, *, overrides: Overrides = NO_OVERRIDES
+    store: Path,
+    name: str = "",
+    progress: Progress = silent,
+    *,
+    jobs: int | None = None,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> Failures:
     """Write a store from the traces that were read for it and the files next to them.
 
@@ -175,7 +189,7 @@ def finish(
             )
         return ranks
 
-    return _written(name, store, progress, overrides, read_ranks)
+    return _written(name, store, progress, jobs, overrides, read_ranks)
 
 
 def read_again(
@@ -205,7 +219,9 @@ def read_again(
         failed = late | read_parts(there, store, progress, hosts=hosts, jobs=jobs)
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    with _gathered(name, store, progress, overrides, read_ranks, read_samples, read_logs) as run:
+    with _gathered(
+        name, store, progress, jobs, overrides, read_ranks, read_samples, read_logs
+    ) as run:
         return run
 
 
@@ -214,6 +230,7 @@ def _gathered(
     name: str,
     store: Path,
     progress: Progress,
+    jobs: int | None,
     overrides: Overrides,
     read_ranks: ReadRanks,
     read_samples: ReadSamples = read_files,
@@ -236,6 +253,7 @@ def _gathered(
         yield open_run(
             name,
             progress,
+            jobs=jobs,
             overrides=overrides,
             read_ranks=read_ranks,
             gather=gather_parts,

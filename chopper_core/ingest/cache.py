@@ -38,6 +38,7 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
 from chopper_core.util.nearby import Look, States, found_by, noted_looks
 from chopper_core.util.progress import Progress, silent
+from chopper_core.util.workers import shared_by
 
 T = TypeVar("T")
 PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -148,7 +149,7 @@ def open_cached(
             if path != cached or not is_store(path):
                 atomic.remove_folder(path)
         if key_of(name, overrides) == state:
-            with debug.timed(f"write {cached}"):
+            with debug.timed(f"write {cached}"), shared_by(jobs):
                 whole = respelled(run, absolute(name))
                 write_store(
                     whole, cached, origin=origin, private=True, is_synced=False, progress=progress

@@ -50,7 +50,7 @@ from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import start_libraries
 from chopper_core.util.patterns import natural_key
 from chopper_core.util.progress import Progress, ShowingProgress, silent
-from chopper_core.util.workers import read_all
+from chopper_core.util.workers import read_all, shared_by
 
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a run whose files are replaced during that time."""
@@ -74,7 +74,8 @@ def open_run(
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
-    by `read_ranks`; `gather` makes one table of theirs, `read_samples` reads telemetry. A
+    by `read_ranks`; `gather` makes one table of theirs, `read_samples` reads telemetry. As many
+    share what is worked out of all. A
     `ShowingProgress` is given the run of the traces before other sources join it. A file that can't
     be read is left out and named in `Run.failed`; raises DataError if none is left, where the
     name is several runs, and where files were replaced while others were read, even after another
@@ -103,7 +104,8 @@ def open_run(
             opening = RunInputs(
                 name, listed, progress, overrides, recorded, read_samples, read_logs
             )
-            run = _read_run(opening, jobs, read_ranks, gather)
+            with shared_by(jobs):
+                run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(check_overrides(_named(run)))
         except DataError:

@@ -413,7 +413,7 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     kinds: tuple[str, ...]
     seen: Interval
     pointed: tuple[Pointed, ...] = ()
-    """The activity at the cursor, lane by lane."""
+    """The activity at the cursor, lane by lane; empty where no cursor points at a time."""
     cells: Callable[[int, int], LaneCells]
     """(lane, number of cells) → its cells."""
     bands: Callable[[int, int], tuple[Band, ...]]
@@ -502,7 +502,7 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     by_row = ("cells", "bands", "strips", "clocks", "hosts", "ghosts")
     return replace(
         chart,
-        **_picked(chart, rows, ("lanes", "owners", "pointed")),
+        **_picked(chart, rows, ("lanes", "owners", *(["pointed"] if chart.pointed else []))),
         **{name: of_row(getattr(chart, name)) for name in by_row},
         part=None if chart.part is None else part,
     )

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, run_mask, run_sizes, run_starts, stable_order
+from chopper_core.util.workers import in_processes
 
 MOST_CELLS: Final = 1 << 16
 _MOST_BY_GPU: Final = 1 << 20
@@ -42,6 +43,9 @@ _REDUCED: Final = (
     *(("max", np.maximum, np.iinfo(np.int64).min, name) for name in HIGHEST),
 )
 """How columns are reduced: as what, by what, from what on."""
+
+
+_Levels = tuple[str, ...]
 
 
 class Cube(Struct, frozen=True, eq=False):
@@ -197,13 +201,14 @@ def summarise(
     """The cubes of a table, the large sets of levels first."""
     fitting = len(table) // rows_per_cell
     every = [levels for size in range(len(LEVELS), 0, -1) for levels in combinations(LEVELS, size)]
-    asked: dict[tuple[str, ...], _CellKeys] = {}
-    for levels in every:
-        most = max(most_cells, _MOST_BY_GPU) if len(levels) <= 2 and "gpu" in levels else most_cells
-        limit = min(most, fitting)
-        is_part = any(set(levels) <= set(larger) for larger in asked)
-        if limit and not is_part and (cells := _cells_of_rows(table, levels, limit)) is not None:
-            asked[levels] = cells
+    limits = {
+        levels: min(
+            max(most_cells, _MOST_BY_GPU) if len(levels) <= 2 and "gpu" in levels else most_cells,
+            fitting,
+        )
+        for levels in every
+    }
+    asked = _cells_asked(table, limits) if fitting else {}
     of_rows = _of_rows(table, asked)
     made: list[Cube] = []
     for levels in every:
@@ -254,21 +259,61 @@ class _CellKeys(Struct, frozen=True, eq=False):
         return codes
 
 
-def _cells_of_rows(table: KernelTable, levels: tuple[str, ...], limit: int) -> _CellKeys | None:
-    """The cells of a set of levels; None where there are too many."""
-    sizes = tuple(int(table.column(level).max()) + 2 for level in levels)
+def _cells_asked(table: KernelTable, limits: Mapping[_Levels, int]) -> dict[_Levels, _CellKeys]:
+    """The cells of the sets of levels that have no more than a limit, but for parts of others; the
+    large sets come first."""
+    sample = slice(0, len(table), max(len(table) // _SAMPLE_ROWS, 1))
+    largest = {level: int(table.column(level).max()) for level in LEVELS}
+    left, asked = [*limits], dict[_Levels, _CellKeys]()
+    while True:
+        sizes: dict[_Levels, tuple[int, ...]] = {}
+        for levels in tuple(left):
+            if not any(set(levels) <= set(larger) for larger in (*sizes, *asked)):
+                left.remove(levels)
+                own = tuple(largest[level] + 2 for level in levels)
+                if _cells_of(table, levels, own, sample, limits[levels]) is not None:
+                    sizes[levels] = own
+        if not sizes:
+            return asked
+        # Most of them: what a sample fits, all rows fit.
+        found = _cells_of_rows(table, sizes, limits)
+        asked |= {levels: _CellKeys(keys, sizes[levels]) for levels, keys in found.items()}
+
+
+def _cells_of_rows(
+    table: KernelTable, sizes: Mapping[_Levels, tuple[int, ...]], limits: Mapping[_Levels, int]
+) -> dict[_Levels, Int64]:
+    """The cells of sets of levels, where there are no more than a limit."""
+    found = dict.fromkeys(sizes, np.empty(0, np.int64))
+
+    def of_piece(rows: slice) -> dict[_Levels, Int64 | None]:
+        return {
+            levels: _cells_of(table, levels, sizes[levels], rows, limits[levels])
+            for levels in found
+        }
+
+    for cells in in_processes(of_piece, [*_pieces(table)], len(table)):
+        for levels in tuple(found):
+            keys = cells[levels]
+            if keys is not None:
+                keys = distinct(np.concatenate((found[levels], keys)))
+            if keys is None or len(keys) > limits[levels]:
+                del found[levels]
+            else:
+                found[levels] = keys
+        if not found:
+            break
+    return found
+
+
+def _cells_of(
+    table: KernelTable, levels: _Levels, sizes: tuple[int, ...], rows: Selection, limit: int
+) -> Int64 | None:
+    """The cells of some rows; None where there are too many."""
     if float(np.prod(np.array(sizes, np.float64))) > 2.0**62:
         return None
-    step = max(len(table) // _SAMPLE_ROWS, 1)
-    sample = _keys(table, levels, sizes, slice(0, len(table), step))
-    if len(distinct(sample)) > limit:
-        return None
-    keys = np.empty(0, np.int64)
-    for rows in _pieces(table):
-        keys = distinct(np.concatenate((keys, _keys(table, levels, sizes, rows))))
-        if len(keys) > limit:
-            return None
-    return _CellKeys(keys, sizes)
+    keys = distinct(_keys(table, levels, sizes, rows))
+    return keys if len(keys) <= limit else None
 
 
 def _keys(
@@ -282,30 +327,38 @@ def _keys(
     return key
 
 
-def _of_rows(
-    table: KernelTable, asked: Mapping[tuple[str, ...], _CellKeys]
-) -> dict[tuple[str, ...], Cube]:
+def _of_rows(table: KernelTable, asked: Mapping[_Levels, _CellKeys]) -> dict[_Levels, Cube]:
     """The cubes of some sets of levels. Rows with the same labels, which lie together, are reduced
-    once for all of them."""
+    once for all of them; pieces are added in their order, so that doubles have one sum."""
     patterns = _patterns(table)
-    sums: dict[tuple[str, ...], dict[str, AnyArray]] = {levels: {} for levels in asked}
-    for rows in _pieces(table):
+    sums: dict[_Levels, dict[str, AnyArray]] = {levels: {} for levels in asked}
+
+    def added(rows: slice) -> Iterator[tuple[Index, dict[str, tuple[np.ufunc, int, AnyArray]]]]:
         first = run_starts(*(table.column(level)[rows] for level in LEVELS))
-        runs = {
-            key: (how, least, how.reduceat(values, first))
+        runs = [
+            (key, how, least, how.reduceat(values, first))
             for key, how, least, values in _reduced(table, rows, patterns)
-        }
+        ]
         for levels, cells in asked.items():
             own = _keys(table, levels, cells.sizes, rows.start + first)
             cell = np.searchsorted(cells.keys, own)
-            order = stable_order(cell)
+            is_in_order = not (cell[1:] < cell[:-1]).any()
+            order = slice(None) if is_in_order else stable_order(cell)
             cell = cell[order]
             begins = run_starts(cell)
-            at, whole = cell[begins], sums[levels]
-            for key, (how, least, values) in runs.items():
+            sums_of = {
+                key: (how, least, how.reduceat(values[order], begins))
+                for key, how, least, values in runs
+            }
+            yield cell[begins], sums_of
+
+    for of_piece in in_processes(lambda rows: [*added(rows)], [*_pieces(table)]):
+        for levels, (at, values) in zip(asked, of_piece, strict=True):
+            whole = sums[levels]
+            for key, (how, least, own) in values.items():
                 if key not in whole:
-                    whole[key] = np.full(len(cells.keys), least, values.dtype)
-                whole[key][at] = how(whole[key][at], how.reduceat(values[order], begins))
+                    whole[key] = np.full(len(asked[levels].keys), least, own.dtype)
+                whole[key][at] = how(whole[key][at], own)
     return {
         levels: Cube(
             levels,

@@ -17,7 +17,7 @@ from chopper_core.util.grouping import (
     distinct,
     hashes,
     places_by,
-    quantile_of,
+    quantile_within,
     quantiles_of,
     run_sizes,
     run_starts,
@@ -485,14 +485,20 @@ def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64
             is_activity = values_of(groups.table, "outside", groups.rows) == 0
             values, owner = values[is_activity], owner[is_activity]
         return quantiles_of(values, owner, len(groups), shares)
-    parts: list[list[AnyArray]] = [[] for _ in range(len(groups))]
+    sizes = groups.activities()
+    ends = np.cumsum(sizes)
+    # All groups' values in one array, each as short as the largest allows.
+    is_short = int(groups.max(column).max()) <= np.iinfo(np.int32).max
+    ordered = np.empty(int(ends[-1]), np.int32 if is_short else np.int64)
+    to = (ends - sizes).tolist()
     for rows, group in groups.pieces():
         values = values_of(groups.table, column, rows)
         if has_outside:
             is_activity = values_of(groups.table, "outside", rows) == 0
             values, group = values[is_activity], group[is_activity]
         for number, own in places_by(group).items():
-            parts[number].append(values[own])
-    found = [quantile_of(np.concatenate(own), shares) if own else None for own in parts]
+            ordered[to[number] : to[number] + len(own)] = values[own]
+            to[number] += len(own)
     none = np.full(len(shares), np.nan)
-    return np.array([none if each is None else each for each in found])
+    each = zip(ends - sizes, ends, strict=True)
+    return np.array([quantile_within(ordered[a:b], shares) if b > a else none for a, b in each])

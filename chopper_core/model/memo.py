@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from threading import Lock
 from time import monotonic
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ _QUICK_BYTES: Final = 1 << 18
 """What is made within that time is taken to hold so much, until all is measured."""
 _LONG: Final = 256
 """Of a longer list, tuple or dict, the last value tells what all are."""
-_SHARED: Final = (type, ModuleType, str, int, float)
+_SHARED: Final = (type, ModuleType, str, int, float, NoneType)
 
 
 class _MemoEntry(Struct, eq=False):
@@ -51,6 +51,9 @@ class Memo:
         self._excluded = frozenset((id(self), *map(id, excluded)))
         self._most_bytes, self._most = most_bytes, most
         self._bytes, self._quick_bytes = 0, _QUICK_BYTES
+        self._counted: Set[int] = self._excluded
+        """What is excluded, and the large arrays of values that were measured: a value that shares
+        them with those adds nothing."""
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
 
@@ -79,56 +82,67 @@ class Memo:
                 entry.value = make()
                 entry.is_done = True
                 is_quick = monotonic() - begun_s < _QUICK_S
-                quick = self._quick_bytes
-                own = quick if is_quick else _bytes_held(entry.value, self._excluded, set())
-                self._bytes += own
+                self._bytes += self._quick_bytes if is_quick else self._measure(entry.value)
                 if self._bytes > self._most_bytes or len(self._entries) > self._most:
                     self.trim(int(_KEPT * self._most_bytes), least=1)
         value: T = entry.value
         return value
 
+    def _measure(self, value: object) -> int:
+        held = dict[int, int]()
+        size = _bytes_held(value, self._counted, held)
+        self._counted = self._counted | _large(held)
+        return size
+
     def trim(self, most_bytes: int, least: int = 0) -> None:
         """Drop what was used the longest ago, but for the `least` latest values: values share
         arrays, and take some only later."""
         with self._lock:
-            seen, self._bytes = set(self._excluded), 0
+            seen, counted, self._bytes = set(self._excluded), set(self._excluded), 0
             most = int(_KEPT * self._most)
             for place, (key, entry) in enumerate(reversed([*self._entries.items()])):
                 # What only dropped values hold is none that a kept one shares.
-                own = set[int]()
-                size = _bytes_held(entry.value, seen, own) if entry.is_done else 0
+                held = dict[int, int]()
+                size = _bytes_held(entry.value, seen, held) if entry.is_done else 0
                 is_much = place >= most or (size and self._bytes + size > most_bytes)
                 if place >= least and is_much:
                     del self._entries[key]
                 else:
                     self._bytes += size
-                    seen |= own
+                    seen |= held.keys()
+                    counted |= _large(held)
+            self._counted = counted
             room = self._most_bytes - self._bytes
             # Measured again once there are twice as many, at the latest.
             self._quick_bytes = min(max(room, 0) // max(len(self._entries), 1), _QUICK_BYTES)
 
 
-def _bytes_held(value: object, seen: Set[int], own: set[int]) -> int:
+def _bytes_held(value: object, seen: Set[int], held: dict[int, int]) -> int:
     """The memory of the arrays that a value holds, by variables of functions too, and that were
-    not seen before; what is mapped from a file takes none. What it holds is added to `own`."""
-    total, left = 0, [value]
+    not seen before; what is mapped from a file takes none. The bytes of each object that it holds
+    are added to `held`."""
+    left = [value]
     while left:
-        each = left.pop()
-        if id(each) in seen or id(each) in own or isinstance(each, _SHARED):
+        each, size = left.pop(), 0
+        if id(each) in seen or id(each) in held or isinstance(each, _SHARED):
             continue
-        own.add(id(each))
         if isinstance(each, np.ndarray):
-            total += each.nbytes if each.base is None else 0
+            size = each.nbytes if each.base is None else 0
             left.append(each.base)
         elif isinstance(each, list | tuple) and len(each) > _LONG and isinstance(each[-1], _SHARED):
-            total += sys.getsizeof(each[-1]) * len(each)
+            size = sys.getsizeof(each[-1]) * len(each)
         elif isinstance(each, dict) and len(each) > _LONG and _is_plain(last := _last_of(each)):
-            total += sum(map(sys.getsizeof, last)) * len(each)
+            size = sum(map(sys.getsizeof, last)) * len(each)
         elif isinstance(each, FunctionType):
             left += each.__closure__ or ()
         else:
             left += gc.get_referents(each)
-    return total
+        held[id(each)] = size
+    return sum(held.values())
+
+
+def _large(held: Mapping[int, int]) -> set[int]:
+    return {each for each, size in held.items() if size > _QUICK_BYTES}
 
 
 def _last_of(values: dict[object, object]) -> tuple[object, object]:

@@ -362,6 +362,10 @@ DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = 
 """Columns derived from others, activity by activity."""
 
 
+def selected_count(rows: Selection) -> int:
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
 def values_of(table: KernelTable, column: str, rows: Selection) -> AnyArray:
     """A column of the table, derived ones too, at some rows."""
     if column in table.coordinates:

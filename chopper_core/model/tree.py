@@ -18,10 +18,17 @@ from msgspec import Struct
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.groups import Groups, contiguous
 from chopper_core.model.memo import Memo
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL_TEXT, KernelTable, Selection
+from chopper_core.model.table import (
+    ACTIVITY,
+    LEVELS,
+    NO_LABEL_TEXT,
+    KernelTable,
+    Selection,
+    selected_count,
+)
 from chopper_core.util.arrays import AnyArray, Index
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, isin
 
 _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
@@ -142,7 +149,7 @@ class Tree:
             rows = self._rows_of(path)
             for level, codes in more.items():
                 rows = _without(rows, self.table.column(level), codes)
-            if not _size(rows):
+            if not selected_count(rows):
                 raise self._missing(path)
             parts = Groups.single(self.table, rows)
             if levels:
@@ -252,7 +259,7 @@ class Tree:
             places = slice(*self._narrowed(wanted, tuple(wanted)))
         else:
             places = self._memo(("places", path), lambda: self._located(wanted))
-        if not _size(places):
+        if not selected_count(places):
             raise self._missing(path)
         return places
 
@@ -296,12 +303,8 @@ class Tree:
         return NoSuchNode(f"no {level} {wanted} here; available: {shown}{more}")
 
 
-def _size(places: Selection) -> int:
-    return places.stop - places.start if isinstance(places, slice) else len(places)
-
-
 def _without(places: Selection, codes: AnyArray, left_out: Sequence[int]) -> Selection:
-    kept = ~np.isin(codes[places], left_out)
+    kept = ~isin(codes[places], left_out)
     if isinstance(places, slice):
         return contiguous(places.start + np.flatnonzero(kept))
     return contiguous(places[kept])

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from chopper_core.columns import Metric, Values
 from chopper_core.model.attributes import plain_value
-from chopper_core.model.charts import Lanes
+from chopper_core.model.charts import Lanes, Pointed
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.units import DIGITS
@@ -245,7 +245,7 @@ def _lanes(chart: Lanes) -> dict[str, Any]:
         "cells": LANE_CELLS,
         "kind_ns": [each.kind_ns.tolist() for each in cells],
         "busy_ns": [each.busy_ns.tolist() for each in cells],
-        "pointed": _plain(chart.pointed),
+        "pointed": _plain(chart.pointed or (Pointed(),) * len(chart.lanes)),
         "bands": {owner: _plain(chart.bands(row, LANE_CELLS)) for owner, row in first.items()},
         "strips": {owner: _plain(chart.strips(row, LANE_CELLS)) for owner, row in first.items()},
         "hosts": {owner: _host(chart, row) for owner, row in first.items()},

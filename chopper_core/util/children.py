@@ -9,11 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, Thread
+from pathlib import Path
+from threading import Lock, Thread, active_count
 from typing import Final
 
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 _OWN_THREADS: Final = "/proc/self/task"
+_THAT_COPIES_ALLOW: Final = ("jemalloc_bg_thd",)
+_ENDING_S: Final = 0.001
+_MOST_POLLS: Final = 5
 _POLL_S: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 """Argument of prctl(2): the signal that this process gets when its parent ends."""
@@ -51,12 +55,22 @@ def safe_path() -> Iterator[None]:
 def may_fork() -> bool:
     """Whether a copy of this process can go on by itself, which starts in no time.
 
-    It has one thread: in a copy nobody ever releases what another thread holds.
+    It has one thread: in a copy nobody ever releases what another thread holds. Arrow's allocator
+    has another, and takes its own locks while a process is copied.
     """
-    try:
-        return len(os.listdir(_OWN_THREADS)) == 1
-    except OSError:  # No Linux.
-        return False
+    for _ in range(_MOST_POLLS):
+        try:
+            threads = os.listdir(_OWN_THREADS)
+            names = [Path(_OWN_THREADS, each, "comm").read_text().strip() for each in threads]
+        except OSError:  # No Linux, or a thread has just ended.
+            names = []
+        if len(names) - sum(name in _THAT_COPIES_ALLOW for name in names) == 1:
+            return True
+        if active_count() > 1:
+            return False
+        # One that was waited for takes a moment to be gone.
+        time.sleep(_ENDING_S)
+    return False
 
 
 def forget_handlers() -> None:

@@ -380,12 +380,17 @@ def medians_along(values: Numbers, axis: int, *, keepdims: bool = False) -> Floa
 
 def quantile_of(values: Numbers, shares: Sequence[float]) -> Float64:
     """As `numpy.quantile` of all values, which are known; there is one at least."""
-    numbers = values.ravel().astype(np.float64)
-    places = np.asarray(shares) * (len(numbers) - 1)
+    return quantile_within(values.flatten(), shares)
+
+
+def quantile_within(values: Numbers, shares: Sequence[float]) -> Float64:
+    """As `quantile_of`; the values are brought into another order, not copied."""
+    places = np.asarray(shares) * (len(values) - 1)
     low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
     # Of ten million values it takes a fifth of the time of a sort.
-    ordered = np.partition(numbers, distinct(np.concatenate([low, high])))
-    found: Float64 = ordered[low] + (ordered[high] - ordered[low]) * (places - low)
+    values.partition(distinct(np.concatenate([low, high])))
+    least, most = (values[at].astype(np.float64) for at in (low, high))
+    found: Float64 = least + (most - least) * (places - low)
     return found
 
 
@@ -397,6 +402,8 @@ def quantiles_of(
 ) -> Float64:
     """Quantiles of the values of each owner, as owners x shares; NaN for one that has none."""
     sizes = np.bincount(owner, minlength=count)
+    if not len(values):
+        return np.full((len(sizes), len(shares)), np.nan)
     first = np.cumsum(sizes) - sizes
     numbers = np.asarray(values, np.float64)
     if (sorted_numbers := _sorted_by_owner(values, owner, sizes)) is not None:
@@ -411,10 +418,9 @@ def quantiles_of(
             ordered[begin : begin + size].sort()
     places = first[:, None] + np.asarray(shares) * (np.maximum(sizes, 1) - 1)[:, None]
     low = np.floor(places).astype(np.intp)
-    high = np.ceil(places).astype(np.intp)
-    weight = places - low
-    padded = np.append(ordered, np.nan)
-    found: Float64 = padded[low] * (1 - weight) + padded[high] * weight
+    weight, last = places - low, len(ordered) - 1
+    high = np.ceil(places).astype(np.intp).clip(max=last)
+    found: Float64 = ordered[low.clip(max=last)] * (1 - weight) + ordered[high] * weight
     return np.where(sizes[:, None] > 0, found, np.nan)
 
 

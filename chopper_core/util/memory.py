@@ -32,8 +32,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of mallopt(3), in glibc; elsewhere they do nothing."""
 _KEPT: Final = 32 << 20
 _KEPT_OF_LARGE: Final = 1 << 30
+_MEMORY: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_OWN_SIZES: Final = Path("/proc/self/statm")
+_DATA: Final = 5
+"""The place there of what is allocated."""
 _MOST_DESCRIBED: Final = 200
 _LACKS_MEMORY: Final = late(
     "launch worker thread|error return without exception set|^ImportError: .*failed to map"
@@ -155,6 +159,43 @@ def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:
     need = WORKER_MB * 10**6 + int(_NEED_PER_BYTE * largest_bytes)
     fitting = min(workers, room // need)
     return (fitting, room // fitting) if fitting > 1 else (1, 0)
+
+
+def copies_limit(copies: int) -> tuple[int, int]:
+    """As `worker_limit`, for copies of this process, which have what it has allocated in common.
+
+    This one takes as much more meanwhile as one of them.
+    """
+    if not _limit:
+        return copies, 0
+    has = _allocated()
+    room, need = max(_limit - has, 0), WORKER_MB * 10**6
+    fitting = min(copies, room // need - 1)
+    return (fitting, has + room // (fitting + 1)) if fitting > 1 else (1, 0)
+
+
+def jobs_fitting(jobs: int | None, each_bytes: int) -> int:
+    """How many processes, `jobs` at most (None: one per processor), find so much memory each, in
+    addition to what a worker takes."""
+    import os
+
+    most = jobs or os.cpu_count() or 1
+    with suppress(OSError, LookupError, ValueError):
+        sizes = dict(line.split(":") for line in _MEMORY.read_text().splitlines())
+        room = int(sizes["MemAvailable"].split()[0]) << 10
+        if _limit:
+            room = min(room, _limit - _allocated())
+        return max(min(most, room // (WORKER_MB * 10**6 + each_bytes)), 1)
+    return most
+
+
+def _allocated() -> int:
+    """The bytes of this process that the limit counts."""
+    with suppress(OSError, LookupError, ValueError):
+        import resource
+
+        return int(_OWN_SIZES.read_text().split()[_DATA]) * resource.getpagesize()
+    return 0
 
 
 def job_limit() -> int:

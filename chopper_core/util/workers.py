@@ -1,7 +1,8 @@
-"""Reading many files, in worker processes where that pays, with one progress for all."""
+"""Reading many files, and working on many rows, in worker processes where that pays."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from chopper_core.util import children, debug, memory
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.nearby import Look, States, note_looks, noted_looks
-from chopper_core.util.progress import Cancelled, Progress, silent
+from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted, work_while
 from chopper_core.util.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ Helper = Callable[[Path, Progress, Shelf], Read]
 PARALLEL_FROM_BYTES: Final = 8_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
 _processes: Final = ContextVar("processes", default=1)
-"""How many may read the file at hand."""
+"""How many may do the work at hand: read a file, for example."""
 THREADS_FROM_ROWS: Final = 1 << 18
+_AHEAD: Final = 2
+"""Items per process that are begun before their results are taken."""
 GZIP_FACTOR: Final = 12
 """How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
@@ -66,15 +69,22 @@ def read_all(
     if jobs is None and sum(packed) < PARALLEL_FROM_BYTES:
         workers = 1
     found: dict[int, Read | ChopperError] = {}
-    before = _processes.set((jobs or os.cpu_count() or 1) // max(len(paths), 1))
-    try:
+    with shared_by((jobs or os.cpu_count() or 1) // max(len(paths), 1) or 1):
         for number, outcome in _outcomes(paths, sizes, reader, progress, workers, limit, executor):
             if isinstance(outcome, memory.OutOfMemory):
                 raise outcome
             found[number] = outcome
+    return [found[number] for number in range(len(paths))]
+
+
+@contextmanager
+def shared_by(jobs: int | None) -> Iterator[None]:
+    """Let so many processes share the work of this thread (None: one per processor)."""
+    before = _processes.set(jobs or os.cpu_count() or 1)
+    try:
+        yield
     finally:
         _processes.reset(before)
-    return [found[number] for number in range(len(paths))]
 
 
 def read_as_done(
@@ -96,18 +106,12 @@ def helped(
     """What other processes will have done at the same file, of that size, and the shelf on which
     this one lays texts of it for them; None where this one is to read it alone."""
     workers, limit = memory.worker_limit(_processes.get(), size_bytes)
-    if workers > 1:
-        from multiprocessing import current_process  # Slow to import.
-
-        workers = 1 if current_process().daemon else workers  # It can't have any.
-    if workers < 2:
+    if workers < 2 or _is_daemon():
         yield None
         return
     others = workers - 1
-    helper = partial(_help, work)
-    with _submitted(
-        [path] * others, helper, others, limit, None, _read_in_worker, text_bytes
-    ) as begun:
+    helps = partial(_read_in_worker, partial(_help, work))
+    with _submitted([path] * others, helps, others, limit, text_bytes=text_bytes) as begun:
         if begun.shelf is None:
             yield None
             return
@@ -118,8 +122,7 @@ def helped(
 
 
 def _help(work: Helper[Read], path: Path, progress: Progress) -> Read:
-    _, _, shelf = _shared
-    return work(path, progress, shelf)
+    return work(path, progress, _shared.shelf)
 
 
 def concurrently(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
@@ -151,6 +154,62 @@ def in_threads(
         return list(threads.map(work, items))
 
 
+def in_processes(
+    work: Callable[[Item], Done],
+    items: Sequence[Item],
+    rows: int = THREADS_FROM_ROWS,
+    report: Callable[[int], object] = int,
+) -> Iterator[Done]:
+    """Call a function for each item and yield its results in order; copies of this process, as
+    many as may share its work (`shared_by`), do that where it pays and none of its locks is taken.
+
+    They have all that this process has, but for its other threads; what they change it doesn't see,
+    so the function gives back what it makes, pickled, or writes it to files. It is called again
+    here for an item whose worker died or was short of memory. No more is begun than a few items
+    beyond the one that is taken. `report` gets the number of items that are done, often; what it
+    raises ends the work.
+    """
+    workers, limit = min(_processes.get(), len(items)), 0
+    if workers > 1 and rows >= THREADS_FROM_ROWS and children.may_fork() and not _is_daemon():
+        workers, limit = memory.copies_limit(workers)
+    else:
+        workers = 1
+    if workers < 2:
+        for number, item in enumerate(items):
+            report(number)
+            yield work(item)
+        return
+    from concurrent.futures import BrokenExecutor, wait
+
+    def work_on(number: int) -> Done:
+        return work(items[number])
+
+    ahead = min(_AHEAD * workers, len(items))
+    with _submitted(range(ahead), _do_inherited, workers, limit, inherited=work_on) as begun:
+        for number in range(len(items)):
+            # None is left once workers died, or where they didn't start.
+            future = begun.futures.pop(0) if begun.futures else None
+            while future and not wait([future], _POLL_SECONDS).done:
+                report(number)
+            report(number)
+            error = future and future.exception()
+            if error and not memory.is_out_of_memory(error):
+                if not isinstance(error, BrokenExecutor):
+                    raise error
+                debug.note_error(error)
+            if begun.futures and number + ahead < len(items):
+                with suppress(BrokenExecutor):
+                    begun.submit(number + ahead)
+            yield work_on(number) if error or not future else future.result()
+
+
+def _is_daemon() -> bool:
+    """Whether this process can't have others."""
+    from multiprocessing import current_process  # Slow to import.
+
+    return bool(current_process().daemon)
+
+
 def _outcomes(
     paths: Sequence[Path],
     sizes: Sequence[int],
@@ -172,7 +231,8 @@ def _outcomes(
         from queue import Empty, SimpleQueue
 
         is_own = executor is None
-        with _submitted(paths, reader, workers, limit, executor, _read_noting) as begun:
+        reads = partial(_read_noting, reader) if is_own else reader
+        with _submitted(paths, reads, workers, limit, executor) as begun:
             futures, done = begun.futures, begun.bytes_read
             ended: SimpleQueue[Future[Any]] = SimpleQueue()
             number_of = {future: number for number, future in enumerate(futures)}
@@ -234,24 +294,27 @@ class _Begun(Struct):
     bytes_read: Int64
     """Of each file."""
     shelf: Shelf | None
+    submit: Callable[[Any], None]
+    """Begin something more."""
 
 
 @contextmanager
 def _submitted(
-    paths: Sequence[Path],
-    reader: Reader[Read],
+    items: Sequence[Item],
+    does: Callable[[Item, Any], object],
     workers: int,
     limit: int,
-    executor: Executor | None,
-    does: Callable[[Reader[Read], Path, int], object],
+    executor: Executor | None = None,
+    *,
     text_bytes: int = 0,
+    inherited: Callable[[Any], object] | None = None,
 ) -> Iterator[_Begun]:
-    """Start worker processes, each of which `does` its part, with a shelf of texts of so many bytes
-    if there are to be any.
+    """Start worker processes, one of which `does` each item, given its number too, with a shelf of
+    texts of so many bytes if there are to be any, and what they have `inherited`.
 
-    An `executor` doesn't say how much it has read. There are none where no process can be started,
-    or no memory shared. On leaving, files that no worker has begun are cancelled, and others at
-    their next report.
+    An `executor` is given whom to report to, and doesn't say how much it has read. There are none
+    where no process can be started, or no memory shared. On leaving, items that no worker has begun
+    are cancelled, and others at their next report.
     """
     # Importing them is slow compared with a small trace.
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -259,39 +322,48 @@ def _submitted(
 
     context = get_context("fork" if children.may_fork() else "spawn")
     futures: list[Future[Any]] = []
-    bytes_read: Any = np.zeros(len(paths), np.int64)
+    bytes_read: Any = np.zeros(len(items), np.int64)
     shelf: Shelf | None = None
+    count = 0
+
+    def submit(item: Item) -> None:
+        nonlocal count
+        futures.append(pool.submit(does, item, count))
+        count += 1
+
     with ExitStack() as stack:
         if executor is not None:
-            for path in paths:
-                futures.append(executor.submit(reader, path, silent))
+            for item in items:
+                futures.append(executor.submit(does, item, silent))
                 stack.callback(futures[-1].cancel)
-            yield _Begun(futures, bytes_read, None)
+            yield _Begun(futures, bytes_read, None, submit)
             return
         try:
-            bytes_read = context.RawArray("q", len(paths))
+            bytes_read = context.RawArray("q", len(items))
             stop = context.RawValue("b")
             shelf = Shelf(context, workers, text_bytes) if text_bytes else None
             with _inherited(context.get_start_method()):
-                shared = bytes_read, stop, shelf
+                shared = _Shared(bytes_read, stop, shelf, inherited)
                 given = (os.getpid(), shared, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
-                stack.callback(_end, pool, futures)
+                stack.callback(_end, pool, futures, is_awaited=inherited is not None)
                 stack.callback(setattr, stop, "value", True)
-                for number, path in enumerate(paths):
-                    futures.append(pool.submit(does, reader, path, number))
+                for item in items:
+                    submit(item)
         # A ValueError where an app that starts replaced the standard error at the same time.
         except (OSError, ImportError, BrokenExecutor, ValueError) as error:
             debug.note_error(error)
             stack.close()
             futures.clear()
             shelf = None
-        yield _Begun(futures, np.frombuffer(bytes_read, np.int64), shelf)
+        yield _Begun(futures, np.frombuffer(bytes_read, np.int64), shelf, submit)
 
 
-def _end(pool: Executor, futures: Sequence[Future[Any]]) -> None:
-    """Wait for workers that have something to do; others end by themselves."""
-    pool.shutdown(wait=not all(each.done() for each in futures), cancel_futures=True)
+def _end(pool: Executor, futures: Sequence[Future[Any]], *, is_awaited: bool) -> None:
+    """Wait for workers that have something to do; others end by themselves, and the pool's threads
+    with them."""
+    wait = is_awaited or not all(each.done() for each in futures)
+    pool.shutdown(wait=wait, cancel_futures=True)
 
 
 @contextmanager
@@ -321,12 +393,22 @@ def _inherited(start_method: str) -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-_shared: tuple[Any, Any, Any] = (), None, None
-"""In a worker: the bytes read of each file, whether to stop, and a shelf of texts."""
+class _Shared(Struct):
+    """What a worker has of the process that started it."""
+
+    bytes_read: Any = ()
+    """Of each file."""
+    stop: Any = None
+    """Whether to."""
+    shelf: Any = None
+    inherited: Callable[[Any], object] | None = None
+
+
+_shared = _Shared()
 
 
 def _start_worker(
-    parent: int, shared: tuple[Any, Any, Any], limit: int, debug_target: str, processes: int
+    parent: int, shared: _Shared, limit: int, debug_target: str, processes: int
 ) -> None:
     global _shared
     import signal
@@ -336,6 +418,11 @@ def _start_worker(
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
     _shared = shared
     _processes.set(processes)
+    if shared.inherited:
+        # It would write to each of the objects that are the parent's, too, and so copy them.
+        gc.freeze()
+        _processes.set(1)
+        work_while(lambda: not shared.stop.value)
     if limit:
         memory.limit_memory(limit)
         memory.start_libraries()
@@ -347,12 +434,11 @@ def _start_worker(
 
 
 def _read_in_worker(reader: Reader[Read], path: Path, number: int) -> Read | ChopperError:
-    bytes_read, stop, _ = _shared
 
     def report(step: str, done: int, total: int) -> None:
-        if stop.value:
+        if _shared.stop.value:
             raise Cancelled
-        bytes_read[number] = done
+        _shared.bytes_read[number] = done
 
     return _read(path, reader, report)
 
@@ -363,6 +449,12 @@ def _read_noting(
     """What was read, and what the reader looked for next to its file."""
     with noted_looks() as looks:
         return _read_in_worker(reader, path, number), looks
+
+
+def _do_inherited(item: int, _number: int) -> object:
+    assert _shared.inherited is not None
+    stop_unwanted()
+    return _shared.inherited(item)
 
 
 @contextmanager

@@ -74,6 +74,8 @@ _LEAST_BAR: Final = 0.005
 """Of all exposed time: an operation that waits less has no bar."""
 _LEVEL_OF: Final = {"kind": "operation"}
 """Split → level of the tree, where their names differ."""
+_OTHERS: Final = {"kind": tuple(int(each) for each in Kind if each is not Kind.COMM)}
+"""What is no communication."""
 _DURATIONS: Final = ("hidden_ns", "median_ns", "p95_ns", "max_ns")
 _OF_GPU: Final = (
     *("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "collectives", "arrival_lag_ns"),
@@ -167,6 +169,7 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     table, rows, is_gpu = split_groups(run), found.rows, by == "gpu"
     level = _LEVEL_OF.get(by, by)
     texts: list[str] = []
+    codes_of_rows: Int64 | None = None
     if by in SPLITS:
         codes_of_rows, texts = split_of(run, rows, by)
     elif by == "group":
@@ -175,10 +178,14 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         codes_of_rows, texts = _pairs(run, rows)
     elif by == OPERATION:
         codes_of_rows = _next_operation(run, rows)
+    if codes_of_rows is None:
+        # Parts of the tree: what is kept of them needs no rows.
+        of_node = partial(run.tree_of(view).split, view.path, without=_OTHERS)
+        whole, nodes = of_node(()), of_node((level,))
+        codes = nodes.codes(level)
     else:
-        codes_of_rows = table.column(level)[rows].astype(np.int64)
-    whole = Groups.single(run.table, rows)
-    codes, nodes = grouped(whole, codes_of_rows)
+        whole = Groups.single(run.table, rows)
+        codes, nodes = grouped(whole, codes_of_rows)
     labels = [texts[code] if texts else table.text_of(level, code) for code in codes.tolist()]
     own: Own = []
     if is_gpu:

@@ -59,6 +59,8 @@ _MAX_LISTED: Final = 20_000
 _MAX_POINTS: Final = 1_500
 """With more instances, evenly chosen ones are drawn."""
 _MAX_OPERATIONS: Final = 4
+_PIECE: Final = 1 << 20
+"""Instances that are counted in one go."""
 _OF_UNITS: Final = ("sm_active_pct", "tensor_active_pct", "mem_util_pct")
 _MOST_PERIOD_NS: Final = 10_000_000
 """Between samples of a profiler; those of monitors are of many kernels each."""
@@ -241,9 +243,13 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
 
 def _cumulative(found: Overlaps) -> Chart:
     gpus, owner = ranked(found.codes("gpu"))
-    at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
-    counts = counts_of(owner * 101 + at, 101 * len(gpus)).reshape(len(gpus), 101)
-    shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
+    counts = np.zeros(101 * len(gpus), np.int64)
+    for begin in range(0, len(found), _PIECE):
+        piece = slice(begin, begin + _PIECE)
+        at = np.ceil(100.0 * np.minimum(found.take(piece).share, 1.0) - 1e-9).astype(np.intp)
+        counts += counts_of(owner[piece] * 101 + at, len(counts))
+    of_gpus = counts.reshape(len(gpus), 101)
+    shares = 100.0 * np.cumsum(of_gpus, axis=1) / of_gpus.sum(axis=1)[:, None]
     return LineChart.over(
         "instances with at most this much overlap",
         "%",
@@ -261,13 +267,14 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
     A sample counts where compute of the scope runs at its middle: the original's device_cdf.
     """
     table, shares = run.table, np.linspace(0, 1, 101).tolist()
-    rows = run.tree_of(view).node(view.path).rows
+    node = run.tree_of(view).node(view.path)
     for name, signal in run.measured.items():
         if not (name.startswith(f"{SAMPLED}.") or _is_of_units(name, signal)):
             continue
         if signal.unit is not Unit.PERCENT:
             continue
         values: dict[str, list[Float64]] = {_ALONE: [], _TOGETHER: []}
+        rows = node.rows
         for gpu, at in places_by(table.gpu[rows]).items():
             if (curve := signal.curves.get(gpu)) is None:
                 continue
@@ -304,7 +311,7 @@ def _against_duration(run: Run, found: Overlaps) -> Chart:
     clouds = {}
     for place in np.argsort(-times, kind="stable")[:_MAX_OPERATIONS].tolist():
         own = np.flatnonzero(owner == place)
-        own = own[:: max(1, -(-len(own) * _MAX_OPERATIONS // _MAX_POINTS))]
+        some = found.take(own[:: max(1, -(-len(own) * _MAX_OPERATIONS // _MAX_POINTS))])
         name = run.table.text_of("operation", int(codes[place]))
-        clouds[name] = 100.0 * found.share[own], found.elapsed_ns[own] / 1e6
+        clouds[name] = 100.0 * some.share, some.elapsed_ns / 1e6
     return LineChart.clouds("duration of instances", "ms", "overlap with collectives", "%", clouds)

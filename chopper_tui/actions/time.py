@@ -20,6 +20,7 @@ from chopper_core.model.view import (
     ALL_TIME,
     SHORTEST_NS,
     Interval,
+    View,
     Window,
     at_level,
     fitted,
@@ -51,21 +52,21 @@ _timeline = partial(action, TIME, view="timeline")
 _timelines = actions(TIME, view="timeline")
 
 
-@_timeline("+", "w", title="Zoom in", hint="zoom")
-async def zoom_in(screen: Explorer, argument: str) -> None:
+@_timeline("+", "w", title="Zoom in", hint="zoom", adds_up=True)
+async def zoom_in(screen: Explorer, argument: str, presses: int) -> None:
     """Timeline: show half the time, around the cursor."""
-    await _zoom(screen, 1 / _ZOOM, argument)
+    await _zoom(screen, 1 / _ZOOM, argument, presses)
 
 
-@_timeline("-", "s", title="Zoom out")
-async def zoom_out(screen: Explorer, argument: str) -> None:
+@_timeline("-", "s", title="Zoom out", adds_up=True)
+async def zoom_out(screen: Explorer, argument: str, presses: int) -> None:
     """Timeline: show twice the time, around the cursor."""
-    await _zoom(screen, _ZOOM, argument)
+    await _zoom(screen, _ZOOM, argument, presses)
 
 
-async def _zoom(screen: Explorer, factor: float, around: str) -> None:
+async def _zoom(screen: Explorer, factor: float, around: str, presses: int) -> None:
     if not around:
-        await _move(screen, lambda seen: zoomed(seen, factor))
+        await _move(screen, lambda seen: zoomed(seen, factor), presses)
         return
     seen = interval(screen)
     near = zoomed(replace(seen, at_ns=parse_time("at", around)), factor)
@@ -77,44 +78,44 @@ def _can_pan(screen: Explorer) -> bool:
     return lanes is None or any(panned(lanes.seen, by) != lanes.seen for by in (-0.5, 0.5))
 
 
-@actions(TIME, view="timeline", can=_can_pan)("""
+@actions(TIME, view="timeline", can=_can_pan, adds_up=True)("""
     pan_left: -0.5 | a | Pan left
         Timeline: move the window half its length earlier.
     pan_right: 0.5 | d | Pan right | pan
         Timeline: move the window half its length later.
     """)
-async def _pan(screen: Explorer, share: float) -> None:
-    await _move(screen, lambda seen: panned(seen, share))
+async def _pan(screen: Explorer, share: float, presses: int) -> None:
+    await _move(screen, lambda seen: panned(seen, share), presses)
 
 
-@_timelines("""
+@actions(TIME, view="timeline", adds_up=True)("""
     time_left: -1 | left h | Cursor left
         Timeline: move the cursor a cell earlier.
     time_right: 1 | right l | Cursor right | cursor
         Timeline: move the cursor a cell later.
     """)
-async def _move_cursor(screen: Explorer, cells: int) -> None:
-    await _move(screen, lambda seen: stepped(seen, cells, screen.time_cells))
+async def _move_cursor(screen: Explorer, cells: int, presses: int) -> None:
+    await _move(screen, lambda seen: stepped(seen, cells, screen.time_cells), presses)
 
 
-@_timelines("""
+@actions(TIME, view="timeline", adds_up=True)("""
     next_collective: 1 | c | Next collective | collective
         Timeline: move the cursor to the next start of a collective on the lane's GPU.
     previous_collective: -1 | C | Previous collective
         Timeline: move the cursor to the previous start of a collective on the lane's GPU.
     """)
-async def _to_collective(screen: Explorer, step: int) -> None:
-    await _jump(screen, step, Kind.COMM, "collective on this GPU")
+async def _to_collective(screen: Explorer, step: int, presses: int) -> None:
+    await _jump(screen, step, presses, Kind.COMM, "collective on this GPU")
 
 
-@_timelines("""
+@actions(TIME, view="timeline", adds_up=True)("""
     previous_activity: -1 | , | Previous activity
         Timeline: move the cursor to the previous start on the lane.
     next_activity: 1 | . | Next activity | activity
         Timeline: move the cursor to the next start on the lane.
     """)
-async def _to_activity(screen: Explorer, step: int) -> None:
-    await _jump(screen, step, None, "activity on this lane")
+async def _to_activity(screen: Explorer, step: int, presses: int) -> None:
+    await _jump(screen, step, presses, None, "activity on this lane")
 
 
 @_timelines("""
@@ -207,7 +208,7 @@ async def at(screen: Explorer, argument: str) -> None:
     await _show(screen, pointing(interval(screen), at_ns))
 
 
-@actions(TIME)("""
+@actions(TIME, adds_up=True)("""
     chart_in: 2 | + w | Zoom in
         Zoom in: the tree's chart shows half the time, around the row under the cursor; a view's
         chart half the time, half the columns, or the shorter half of the bars.
@@ -215,14 +216,19 @@ async def at(screen: Explorer, argument: str) -> None:
         Zoom out: the tree's chart shows twice the time, even beyond the scope, which is marked; a
         view's chart likewise, up to all of it.
     """)
-async def _zoom_chart(screen: Explorer, factor: float) -> None:
+async def _zoom_chart(screen: Explorer, factor: float, presses: int) -> None:
     if not screen.view.name:
         scope = scope_of(screen.run, screen.view)
-        await _move_chart(screen, lambda seen: _through(scope, seen, zoomed(seen, 1 / factor)))
+
+        def step(seen: Interval) -> Interval:
+            return _through(scope, seen, zoomed(seen, 1 / factor))
+
+        await _move_chart(screen, step, presses)
         return
     chart = _picture_of(screen)
-    lens = drawing.drawer_of(chart).centred(chart, screen.lens, screen.cell)
-    screen.look(drawing.zoomed_lens(lens, chart, factor))
+    for _ in range(presses):
+        lens = drawing.drawer_of(chart).centred(chart, screen.lens, screen.cell)
+        screen.look(drawing.zoomed_lens(lens, chart, factor))
 
 
 def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interval:
@@ -236,17 +242,18 @@ def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interva
     return replace(moved, from_ns=start, to_ns=start + length)
 
 
-@actions(TIME)("""
+@actions(TIME, adds_up=True)("""
     chart_earlier: -0.5 | a | Pan left
         Move the chart half its length to the left.
     chart_later: 0.5 | d | Pan right
         Move the chart half its length to the right.
     """)
-async def _pan_chart(screen: Explorer, share: float) -> None:
-    if screen.view.name:
+async def _pan_chart(screen: Explorer, share: float, presses: int) -> None:
+    if not screen.view.name:
+        await _move_chart(screen, lambda seen: panned(seen, share), presses)
+        return
+    for _ in range(presses):
         screen.look(drawing.panned_lens(screen.lens, _picture_of(screen), share))
-    else:
-        await _move_chart(screen, lambda seen: panned(seen, share))
 
 
 @action(TIME, "Z", title="Whole picture")
@@ -300,23 +307,36 @@ async def find_along_time(screen: Explorer, step: int) -> None:
     await point_at(screen, found)
 
 
-async def _jump(screen: Explorer, step: int, kind: Kind | None, name: str) -> None:
+async def _jump(screen: Explorer, step: int, presses: int, kind: Kind | None, name: str) -> None:
     interval(screen)
     from chopper_core.analyses.lanes import next_start
 
-    lane = _lane(screen)
-    found = await run_in_thread(next_start, screen.run, screen.view, lane, step, kind)
-    if found is None:
+    def jumped() -> list[tuple[str, Interval]]:
+        lane, view = _lane(screen), screen.view
+        found: list[tuple[str, Interval]] = []
+        while len(found) < presses:
+            further = next_start(screen.run, view, lane, step, kind)
+            if further is None:
+                break
+            found.append(further)
+            lane, view = further[0], replace(view, window=further[1].window())
+        return found
+
+    found = await run_in_thread(jumped)
+    if found:
+        await point_at(screen, found[-1])
+    if len(found) < presses:
         raise UsageError(f"there is no {name} {'after' if step > 0 else 'before'} the cursor")
-    await point_at(screen, found)
 
 
-async def _move(screen: Explorer, step: Callable[[Interval], Interval]) -> None:
-    seen = interval(screen)
-    moved = step(seen)
-    if moved == seen:
+async def _move(screen: Explorer, step: Callable[[Interval], Interval], presses: int) -> None:
+    seen = last = moved = interval(screen)
+    for _ in range(presses):
+        last, moved = moved, step(moved)
+    if moved != seen:
+        await _show(screen, moved)
+    if moved == last:
         raise UsageError("this is all of the run's time")
-    await _show(screen, moved)
 
 
 async def _show(screen: Explorer, seen: Interval, message: str = "") -> None:
@@ -329,22 +349,29 @@ def _lane(screen: Explorer) -> str:
     return screen.table.label
 
 
-async def _move_chart(screen: Explorer, step: Callable[[Interval], Interval]) -> None:
+async def _move_chart(screen: Explorer, step: Callable[[Interval], Interval], presses: int) -> None:
     _need_chart(screen)
-    seen = await run_in_thread(_chart_interval, screen)
-    moved = step(seen)
-    if (moved.from_ns, moved.to_ns) == (seen.from_ns, seen.to_ns):
+    scope, view = scope_of(screen.run, screen.view), screen.view
+    for _ in range(presses):
+        seen = await run_in_thread(_chart_interval, screen, view)
+        moved = step(seen)
+        is_end = (moved.from_ns, moved.to_ns) == (seen.from_ns, seen.to_ns)
+        is_scope = (moved.from_ns, moved.to_ns) == scope
+        if not is_end:
+            window = ALL_TIME if is_scope else Window(moved.from_ns, moved.to_ns)
+            view = replace(view, window=window)
+    if view != screen.view:
+        await screen.change(view)
+    if is_end:
         is_shortest = moved.length_ns == SHORTEST_NS
         raise UsageError("maximum zoom" if is_shortest else "this is all of the run's time")
-    window = Window(moved.from_ns, moved.to_ns)
-    is_scope = (moved.from_ns, moved.to_ns) == scope_of(screen.run, screen.view)
-    await screen.change(replace(screen.view, window=ALL_TIME if is_scope else window))
 
 
-def _chart_interval(screen: Explorer) -> Interval:
-    """The time that the chart shows, pointing at the middle of the row under the cursor."""
+def _chart_interval(screen: Explorer, view: View) -> Interval:
+    """The time that the chart of a view shows, pointing at the middle of the row under the
+    cursor."""
     run, frame, row = screen.run, screen.frame, screen.table.cursor
-    seen = interval_of(run, screen.view)
+    seen = interval_of(run, view)
     try:
         begin, end = scope_of(run, frame.target(row) if row < len(frame) else screen.view)
     except ChopperError:

@@ -48,7 +48,8 @@ def run(options: Namespace) -> int:
     try:
         with progress_line() as progress, _executor(options) as executor:
             if options.finish:
-                failed = batch.finish(store, options.run or "", progress, overrides=overrides)
+                given = {"jobs": options.jobs, "overrides": overrides}
+                failed = batch.finish(store, options.run or "", progress, **given)
             else:
                 given = {"jobs": options.jobs, "overrides": overrides, "executor": executor}
                 failed = batch.ingest_store(options.run, store, progress, **given)
@@ -62,19 +63,19 @@ def run(options: Namespace) -> int:
     for path, reason in failed:
         tell(_left_out(path, reason))
     if not options.no_cache:
-        _work_out(store)
+        _work_out(store, options.jobs)
     remark(str(store))
     return 0
 
 
-def _work_out(store: Path) -> None:
+def _work_out(store: Path, jobs: int | None) -> None:
     """Work out what is looked at first; the store is whole without it."""
     from chopper_core.answers.opening import work_out
     from chopper_core.store.format import name_of
 
     try:
         with progress_line() as progress:
-            work_out(name_of(store), progress)
+            work_out(name_of(store), progress, jobs)
     except Exception as error:
         if not isinstance(error, ChopperError) and not is_out_of_memory(error):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -78,6 +78,8 @@ class Explorer(ScreenParts):
     ) -> None:
         super().__init__(run, data, actions, config)
         self._bindings = BindingsMap(bindings_of(actions))
+        self._presses = 1
+        """Of the key that is performed next."""
         self.notice = ""
         self._begin(run, data, columns)
         self.is_paused = False
@@ -153,9 +155,21 @@ class Explorer(ScreenParts):
         """Whether a key can be performed now: no step runs, or one that keys don't wait for."""
         return self.is_mounted and (not self.steps.is_busy or self.steps.is_long)
 
+    def adds_up(self, key: str) -> bool:
+        """Whether several presses of a key in a row are performed as one."""
+        bound = [each for each in self.actions.values() if each.view in ("", self.view.name)]
+        bound = [each for each in bound if key in map(_textual_key, each.keys)]
+        own = min(bound, key=lambda each: not each.view, default=None)
+        return own is not None and own.adds_up and not self.prompt.display
+
+    def press(self, times: int) -> None:
+        """Say how often the key was pressed that is performed next."""
+        self._presses = times
+
     def action_perform(self, action_id: str, argument: str = "") -> None:
         """Perform an action after those before it; while a step takes long, only what can be."""
-        action = self.actions[action_id]
+        action, presses = self.actions[action_id], self._presses
+        self._presses = 1
         if self.steps.is_long and action.cancels:
             self.steps.cancel()
             return
@@ -164,6 +178,8 @@ class Explorer(ScreenParts):
             if self.app.screen is not self:
                 return None  # A dialog was opened during that time.
             self.say("")
+            if action.adds_up:
+                return action.handler(self, argument, presses)
             return action.handler(self, argument)
 
         if self.steps.is_long and action.while_busy:
@@ -179,8 +195,7 @@ class Explorer(ScreenParts):
         """Show the last place of a trail; where that fails, say why and stay."""
         view = trail[-1].view
         try:
-            run = await run_in_thread(screen_data.run_shown, self.home, view)
-            data = await run_in_thread(self._load, run, view)
+            run, data = await run_in_thread(self._load_shown, self.home, view)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
@@ -188,6 +203,10 @@ class Explorer(ScreenParts):
             # A set has no tree: its table stands for it.
             trail = (replace(trail[-1], view=data.frame.view),)
         self.arrive(trail, data, message, run)
+
+    def _load_shown(self, home: Run, view: View) -> tuple[Run, ScreenData]:
+        run = screen_data.run_shown(home, view)
+        return run, self._load(run, view)
 
     def _load(self, run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
         width = self.size.width
@@ -274,8 +293,7 @@ class Explorer(ScreenParts):
 
             view = await run_in_thread(followed, before, run, view)
         try:
-            shown = await run_in_thread(screen_data.run_shown, run, view)
-            data = await run_in_thread(self._load, shown, view)
+            shown, data = await run_in_thread(self._load_shown, run, view)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
@@ -329,7 +347,8 @@ class Explorer(ScreenParts):
 
     def show(self, data: ScreenData) -> None:
         """Put data on the screen, with the cursor at the trail's position."""
-        if place_of(self.data.frame.view) != place_of(data.frame.view):
+        is_same_place = place_of(self.data.frame.view) == place_of(data.frame.view)
+        if not is_same_place:
             self.picture_pane.forget()
         self.data = data
         frame, place = data.frame, self.trail[-1]
@@ -350,7 +369,7 @@ class Explorer(ScreenParts):
         self.mark_panels()
         self.show_lanes()
         self.follow_cursor()
-        self.describe_soon()
+        self.describe_soon(self.rest_s if is_same_place and self.lanes is not None else 0.0)
         if self.scope_tree.display and not is_set:
             self.scope_tree.show(self.run, frame.view)
         if frame.is_pending:
@@ -546,6 +565,7 @@ def bindings_of(actions: Iterable[Action]) -> list[Binding]:
     ]
 
 
+@cache
 def _textual_key(key: str) -> str:
     *modifiers, last = key.split("+") if len(key) > 1 else [key]
     return "+".join([*modifiers, key_of_character(last) if len(last) == 1 else last])

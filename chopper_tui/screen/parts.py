@@ -642,9 +642,13 @@ class ScreenParts(SteadyScreen[None]):
             self.give_keys(self.table)  # Also once there are findings, which come later.
         self.query_one(KeyLine).redraw()
         self.follow_cursor()
-        # The detail of millions of activities takes longer than the next key of a person.
-        longer = 5 if len(self.run.table) > _MANY else 1
-        self.describe_soon(self.DETAIL_DELAY * longer)
+        self.describe_soon(self.rest_s)
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds after which a cursor rests: the detail of millions of activities takes longer
+        than the next key of a person."""
+        return self.DETAIL_DELAY * (5 if len(self.run.table) > _MANY else 1)
 
     def follow_cursor(self) -> None:
         """Show where the cursor's row is in the picture, and what the timeline's points at."""

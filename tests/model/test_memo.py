@@ -124,6 +124,23 @@ def test_an_array_of_two_values_counts_once_and_what_is_apart_not_at_all() -> No
     assert len(memo) == 3
 
 
+def test_values_that_share_a_large_array_are_measured_together_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each move of a timeline's cursor makes a frame that holds the lanes of all GPUs."""
+    lanes = np.zeros(1 << 20)
+    memo, trims = Memo(most_bytes=2 * lanes.nbytes), list[int]()
+    monkeypatch.setattr(memo, "trim", lambda most_bytes, least: trims.append(most_bytes))
+
+    def make() -> object:
+        sleep(0.003)
+        return [lanes]
+
+    for frame in range(10):
+        memo((frame,), make)
+    assert not trims and len(memo) == 10
+
+
 def test_trees_of_any_order_are_made_once() -> None:
     run = run_of([Row(0, 10), Row(20, 10, gpu=1)])
     first = run.tree()

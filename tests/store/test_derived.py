@@ -849,7 +849,8 @@ def test_what_is_kept_of_rows_is_of_the_stored_ones(
         return replace(run, table=run.table.take(order))
 
     addresses = [f"?view={view}" for view in VIEWS]
-    expected = {each: _json(name, each, lambda path: open_run(path, jobs=1)) for each in addresses}
+    plain = open_run(name, jobs=1)
+    expected = {each: _json(name, each, lambda _: plain) for each in addresses}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cache, "_read", shuffled)
     first = cache.open_cached(name, jobs=1)
@@ -922,21 +923,26 @@ HARMS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_what_is_no_kept_value_is_worked_out_again(harm: str, copy: Path) -> None:
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_what_is_no_kept_value_is_worked_out_again(
+    is_cached: bool, copy: Path, tmp_path: Path
+) -> None:
     """In the store that is opened, and in the cache; nothing is waited for."""
-    made, asked = small_files(), ("?view=findings", "?view=ranks")
-    expected = {name: [_json(name, each, open_run) for each in asked] for name in (copy, made)}
-    for name in (copy, made):
-        for each in asked:
-            _json(name, each)
-        folder = copy if name == copy else cache.directory() / cache.key_of(str(name))
-        files = _files(folder)
+    name, asked = small_files() if is_cached else copy, ("?view=findings", "?view=ranks")
+    plain = open_run(str(name), jobs=1)
+    expected = [_json(name, each, lambda _: plain) for each in asked]
+    for each in asked:
+        _json(name, each)
+    folder = cache.directory() / cache.key_of(str(name)) if is_cached else copy
+    whole = shutil.copytree(folder / atomic.DERIVED, tmp_path / "whole")
+    for harm, change in HARMS.items():
+        shutil.rmtree(folder / atomic.DERIVED)
+        files = _files(shutil.copytree(whole, folder / atomic.DERIVED).parent)
         assert len(files) > 2
         for number, path in enumerate(files):
-            HARMS[harm](path, files[number - 1])
+            change(path, files[number - 1])
         for _ in range(2):
-            assert [_json(name, each) for each in asked] == expected[name]
+            assert [_json(name, each) for each in asked] == expected, harm
 
 
 def test_a_chart_of_a_signal_is_drawn_once(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,17 @@ import shutil
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.answers.opening import ReadOptions, asked_view, open_view
+from chopper_core.ingest import open as open_module
 from chopper_core.model import run as run_module
 from chopper_core.model.address import KEYS
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.run import Run
 from chopper_core.render import render_frame
 from chopper_core.store.kept import Derived
 from chopper_core.util.errors import ChopperError
@@ -142,7 +147,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("asked")
     several = folder / "several"
     for name in ("a", "b"):
-        shutil.copytree(small_files(), several / name)
+        # With one pass of counters: that takes half the time.
+        shutil.copytree(
+            small_files(), several / name, ignore=shutil.ignore_patterns("pass_2", "pass_3")
+        )
     hardware = folder / "peaks.toml"
     hardware.write_text("[MI300X]\nclock_mhz = 1000\n")
     paths = {
@@ -150,6 +158,25 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "out": folder / "out",
     }  # fmt: skip
     return {name: str(path) for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def readings() -> dict[str, Run]:
+    return {}
+
+
+@pytest.fixture
+def read_once(readings: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read once with the same options, and all else is worked out anew each time."""
+    read = open_module.open_run
+
+    def opened(name: str, *rest: Any, overrides: Overrides = NO_OVERRIDES, **how: Any) -> Run:
+        key = repr((name, overrides))
+        if key not in readings:
+            readings[key] = read(name, *rest, overrides=overrides, **how)
+        return replace(readings[key])  # It remembers nothing.
+
+    monkeypatch.setattr(open_module, "open_run", opened)
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +220,9 @@ def test_every_key_of_an_address_is_tried() -> None:
         if each != "view"
     ],
 )
-def test_an_address_is_answered_as_without_a_cache(key: str, places: dict[str, str]) -> None:
+def test_an_address_is_answered_as_without_a_cache(
+    key: str, places: dict[str, str], read_once: None
+) -> None:
     values = [each.format(**places) for each in OF_KEYS[key]]
     needed = NEEDED.get(key, "").format(**places)
     views = FEW_VIEWS if not needed.startswith("view") else ("",)
@@ -207,7 +236,7 @@ def test_an_address_is_answered_as_without_a_cache(key: str, places: dict[str, s
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_with_every_key(view: str, places: dict[str, str]) -> None:
+def test_every_view_with_every_key(view: str, places: dict[str, str], read_once: None) -> None:
     asked = [f"{key}={values[0]}" for key, values in OF_KEYS.items() if key not in ("view", "over")]
     _is_same([f"{places['run']}?view={view}&{each}".format(**places) for each in ("cut=0", *asked)])
 
@@ -286,6 +315,7 @@ def test_what_is_kept_is_drawn_for_the_terminal_of_who_asks(
     places: dict[str, str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    read_once: None,
 ) -> None:
     name, _, value = variable.partition("=")
     views = "overview", "timeline"

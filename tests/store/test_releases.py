@@ -120,10 +120,16 @@ def test_next_to_other_runs_it_fails_alone_and_says_why(
 @pytest.mark.parametrize("store", EARLIER[-1:], indirect=True)
 @pytest.mark.parametrize("command", ["open {store}", "open {run}?base={store}"])
 def test_the_explorer_stays_with_its_run(
-    command: str, store: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    store: Path,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # Each letter that is typed is drawn.
     keys = tmp_path / "keys"
-    keys.write_text(f":{command.format(store=store, run=run)}\n")
+    keys.write_text(f":{command.format(store=store.name, run=run.relative_to(tmp_path))}\n")
     assert main([str(run), "--play", str(keys), "--size", "200x50"]) == 0
     shown = capsys.readouterr().out
     assert "was written by another version of Chopper" in shown and "operations" in shown

@@ -29,7 +29,7 @@ from tests.wording import Wording
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
 def test_an_action_is_complete(action: Action) -> None:
-    assert len(signature(action.handler).parameters) == 2
+    assert len(signature(action.handler).parameters) == 2 + action.adds_up
     assert action.verb and action.title and action.help.endswith(".")
     assert action.group in GROUPS
     assert not action.hint or action.keys

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.model.address import parse
+from chopper_core.model.address import parse, render
 from chopper_core.model.charts import LaneCells, Lanes, Span
 from chopper_core.model.table import Kind
 from chopper_core.model.view import Baseline, Interval, View, Window
@@ -17,6 +17,7 @@ from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.draw.charts import draw as draw_lanes
 from chopper_tui.draw.timeline import bins_of
+from chopper_tui.screen_data import ScreenData
 from chopper_tui.widgets.chart_panes import PicturePane
 from chopper_tui.widgets.footer import Status, pointed_text
 from tests.support import Row, run_of
@@ -53,6 +54,30 @@ async def test_the_screen_in_ascii_and_while_measuring() -> None:
         await at.press("2", "c", "w", "w", "v", "l", "l", "l", "l")
         assert at.text().isascii()
         compare("timeline-ascii_80x24", at.text())
+
+
+@pytest.mark.parametrize(
+    "keys", ["llllllll", "hhhh", "+++++", "+dddd", "....", ",,,", "cccc", "CCC", "----"]
+)
+async def test_presses_that_wait_lead_together_where_they_lead_one_by_one(
+    keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("2", "l", "+")
+        start = at.frame.view
+        await at.press(*keys)
+        wanted, said, text = at.frame.view, at.status, at.text()
+        await at.command(f"go {render(start)}")
+        shown, show = list[View](), at.explore.show
+
+        def noted(data: ScreenData) -> None:
+            shown.append(data.frame.view)
+            show(data)
+
+        monkeypatch.setattr(at.explore, "show", noted)
+        await at.type(keys)
+        assert (at.frame.view, at.status, at.text()) == (wanted, said, text)
+        assert 0 < len(shown) < len(keys)
 
 
 @pytest.mark.few(1)

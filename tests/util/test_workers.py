@@ -18,8 +18,15 @@ import pytest
 
 from chopper_core.util import children
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Cancelled, Progress, silent
-from chopper_core.util.workers import THREADS_FROM_ROWS, concurrently, in_threads, read_all
+from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted
+from chopper_core.util.workers import (
+    THREADS_FROM_ROWS,
+    concurrently,
+    in_processes,
+    in_threads,
+    read_all,
+    shared_by,
+)
 from tests.conftest import ROOT
 from tests.demo import small_files
 
@@ -233,3 +240,132 @@ def fail_concurrently(path: Path, _progress: Progress) -> int:
 def test_what_fails_beside_fails_here(files: list[Path], jobs: int) -> None:
     (error,) = read_all(files[:1], fail_concurrently, silent, jobs)
     assert isinstance(error, DataError) and "is bad" in str(error)
+
+
+SHARING = """
+import os, sys
+import pyarrow
+from chopper_core.util.children import may_fork
+from chopper_core.util.workers import in_processes, shared_by
+squares, parent = [number * number for number in range(40)], os.getpid()
+assert may_fork(), "at first"
+def work(number):
+    here = os.getpid()
+    if number == 7 and here != parent:
+        if sys.argv[1] == "killed":
+            os.kill(here, 9)
+        if sys.argv[1] == "short of memory":
+            raise MemoryError
+    if number == 8 and sys.argv[1] == "wrong":
+        raise ValueError("wrong")
+    print("a library's banner") if here != parent else None
+    return squares[number], here == parent
+with shared_by(int(sys.argv[2])):
+    found = list(in_processes(work, range(40)))
+assert [value for value, _ in found] == squares
+assert may_fork(), "again"
+print(sum(is_here for _, is_here in found))
+"""
+
+
+def shared_out(how: str, jobs: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SHARING, how, str(jobs)],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+NEEDS_FORKS = pytest.mark.skipif(sys.platform != "linux", reason="no process says its threads")
+
+
+@NEEDS_FORKS
+@pytest.mark.parametrize(
+    ("how", "jobs", "here"),
+    [("well", 1, 40), ("well", 2, 0), ("well", 64, 0), ("short of memory", 2, 1)],
+)
+def test_copies_of_a_process_share_what_it_has(how: str, jobs: int, here: int) -> None:
+    """Its results come in order; items whose worker fell short are done here."""
+    done = shared_out(how, jobs)
+    assert done.stdout == f"{here}\n", done.stderr
+
+
+@NEEDS_FORKS
+def test_what_a_killed_copy_left_is_done_here() -> None:
+    done = shared_out("killed", 2)
+    assert 0 < int(done.stdout) <= 40, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@NEEDS_FORKS
+def test_an_error_in_a_copy_is_raised_here() -> None:
+    done = shared_out("wrong", 2)
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: wrong\n")
+
+
+def of_copies(count: int, taken: int) -> list[tuple[int, int]]:
+    """How many items had begun when each of the first was taken."""
+    begun = multiprocessing.get_context("fork").RawArray("b", count)
+
+    def work(number: int) -> int:
+        begun[number] = 1
+        return number
+
+    with shared_by(2):
+        found = in_processes(work, range(count))
+        return [(next(found), sum(begun)) for _ in range(taken)]
+
+
+@NEEDS_FORKS
+def test_copies_wait_for_their_results_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "may_fork", lambda: True)
+    for number, begun in of_copies(100, 20):
+        assert number < begun <= number + 1 + 4
+
+
+@NEEDS_FORKS
+@pytest.mark.parametrize("is_long", [True, False])
+def test_who_waits_for_copies_can_cancel(monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
+    """At once, where they look up what they make; no process is left."""
+    monkeypatch.setattr(children, "may_fork", lambda: True)
+
+    def work(number: int) -> int:
+        while is_long:
+            stop_unwanted()
+        return number
+
+    def report(done: int) -> None:
+        if is_long or done == 3:
+            raise Cancelled
+
+    before = multiprocessing.active_children()
+    with shared_by(2), pytest.raises(Cancelled):
+        list(in_processes(work, range(10), report=report))
+    assert multiprocessing.active_children() == before
+
+
+def test_few_rows_are_worked_on_here() -> None:
+    with shared_by(2):
+        found = list(in_processes(lambda _: os.getpid(), range(4), THREADS_FROM_ROWS - 1))
+    assert found == 4 * [os.getpid()]
+
+
+@NEEDS_FORKS
+def test_a_copy_has_its_share_of_the_memory() -> None:
+    """Beyond what this process has; where it is too little for several, there is none."""
+    code = (
+        "import os, resource, sys\nimport numpy as np\nfrom chopper_core.util import memory\n"
+        "from chopper_core.util.workers import in_processes, shared_by\n"
+        "kept = np.ones(25 * 10**6)\nmemory.limit_memory(int(sys.argv[1]) * 10**6)\n"
+        "work = lambda _: (os.getpid(), resource.getrlimit(resource.RLIMIT_DATA)[0])\n"
+        "with shared_by(4):\n    found = set(in_processes(work, range(8)))\n"
+        "print(len(found), os.getpid() in dict(found), max(size for _, size in found) // 10**6)"
+    )
+    for size, expected in ((500, "True"), (1000, "False")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(size)],
+            cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        count, is_here, limit = done.stdout.split()
+        assert is_here == expected, done.stdout + done.stderr
+        assert int(limit) <= size and int(count) <= 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses import lanes
 from chopper_core.analyses.lane_cells import cells_of
 from chopper_core.analyses.lanes import (
     CLASS_NAMES,
@@ -288,6 +290,23 @@ def test_what_waits_in_the_queue_at_the_cursor(at_ns: int, waiting: int) -> None
     run = run_of([Row(5, 50, launch=0), Row(100, 50, launch=10), Row(200, 50, stream=1, launch=12)])
     found = query(run, parse(f"R?view=timeline&at={at_ns - 5}ns")).values["at_queue"]
     assert [found.cell(row) for row in range(len(found))] == [waiting] * len(found)
+
+
+def test_the_queue_at_any_time_is_what_is_launched_and_has_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "_BLOCK", 4)
+    random = Random(3)
+    starts = [20 * number + random.randrange(20) for number in range(40)]
+    rows = []
+    for start in starts:
+        launch = random.choice([None, start - random.randrange(1, 300), start + 5])
+        rows.append(Row(start, 30, stream=random.randrange(2), launch=launch))
+    run = run_of(rows)
+    launched = [(row.launch, row.start) for row in rows if row.launch is not None]
+    for at in range(0, 900, 7):
+        wanted = sum(launch <= at < start for launch, start in launched)
+        assert lanes.waiting_at(run, 0, at) == wanted
 
 
 def test_only_the_first_of_many_gpus_are_shown() -> None:

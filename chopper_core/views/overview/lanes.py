@@ -12,7 +12,7 @@ from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
 from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 from chopper_core.analyses.rows import GpuRows
 from chopper_core.analyses.step_account import Step
-from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed
+from chopper_core.model.charts import Band, LaneCells, Lanes
 from chopper_core.model.run import longer_program
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import Interval
@@ -73,7 +73,6 @@ def _lanes_chart(
         owners=tuple(f"GPU {gpu}" for gpu in gpus),
         kinds=KIND_NAMES,
         seen=seen,
-        pointed=(Pointed(),) * len(labels),
         cells=cells,
         bands=lambda row, bins: (phases(row, bins),),
         classes=CLASS_NAMES,

@@ -87,7 +87,7 @@ def run_notes(run: Run, view: View) -> list[str]:
     if damaged:
         which = "the file" if len(run.sources) == 1 else f"{damaged} of {len(run.sources)} files"
         notes.append(f"{which} lost data; see `chopper info`")
-    if run.memo(("repeated",), lambda: any(s.findings.get(REPEATED_STEPS) for s in run.sources)):
+    if run.memo(("repeated",), lambda: any(REPEATED_STEPS in s.findings for s in run.sources)):
         notes.append("step annotations repeat numbers: a step is all that has its number")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
     for count, text in (

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.analyses.base import baseline_of
 from chopper_core.analyses.lane_cells import KIND_NAMES, NOTHING, SEVERAL, cells_of, label_spans
@@ -40,6 +41,17 @@ MAX_MATCHED: Final = 1 << 22
 
 
 def lanes_chart(
+    run: Run, view: View, seen: Interval, lanes: Sequence[Lane], labels: Sequence[str]
+) -> Lanes:
+    # A move of the cursor draws all of it again.
+    key = (view.order, view.path, view.by, view.signal, seen.from_ns, seen.to_ns)
+    chart = run.memo(
+        ("timeline chart", *key), lambda: _chart_of_window(run, view, seen, lanes, labels)
+    )
+    return replace(chart, seen=seen)
+
+
+def _chart_of_window(
     run: Run, view: View, seen: Interval, lanes: Sequence[Lane], labels: Sequence[str]
 ) -> Lanes:
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
@@ -79,13 +91,12 @@ def lanes_chart(
         owners=tuple(f"GPU {lane.gpu}" for lane in lanes),
         kinds=KIND_NAMES,
         seen=seen,
-        # A move of the cursor draws all of it again.
         cells=cache(lambda row, bins: cells_of(run, lanes[row], begin, end, bins)),
         bands=cache(bands),
         strips=cache(strips),
         signals=sum(map(bool, (signal.curves for signal in signals))) + sum(map(bool, of_trace)),
-        clocks=clocks if clock else None,
-        hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),
+        clocks=cache(clocks) if clock else None,
+        hosts=cache(lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins)),
         missing="no clock, no power: no telemetry of this GPU",
         classes=CLASS_NAMES,
     )

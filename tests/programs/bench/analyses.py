@@ -51,7 +51,7 @@ def measure(
             return _measured(store, only, other)
         store = str(stack.enter_context(_linked(Path(store))))
         start = time.process_time()
-        work_out(store)
+        work_out(store, jobs=1)
         took_ms = (time.process_time() - start) * 1000
         return {INGEST: (took_ms, took_ms), **_measured(store, only, other, is_ingested=True)}
 

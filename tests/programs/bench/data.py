@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
+from bisect import bisect_right
+from itertools import accumulate
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.programs.bench.processes import ROOT
 
@@ -81,3 +85,52 @@ def unpacked(path: Path) -> Path:
         with gzip.open(path) as packed, plain.open("wb") as target:
             shutil.copyfileobj(packed, target, 1 << 20)
     return plain
+
+
+def for_original(path: Path) -> Path:
+    """The same trace as plain JSON without what the original Chopper stops at: links of forward and
+    backward work of which an operator or the annotation is missing, and kernels whose launch or its
+    operator is. A trace that begins within a step has some."""
+    fitting = path.parent / "for-original.json"
+    if fitting.exists():
+        return fitting
+    whole = json.loads(unpacked(path).read_bytes())
+    of_category: dict[str, list[dict[str, Any]]] = {}
+    for event in whole["traceEvents"]:
+        of_category.setdefault(event.get("cat", ""), []).append(event)
+    # It takes whole nanoseconds, and layers and iterations for no annotation of an operator.
+    operators = {_ns(event["ts"]) for event in of_category["cpu_op"]}
+    known = {event["args"]["External id"] for event in of_category["cpu_op"]}
+    launches = {
+        event["args"]["correlation"]: event["args"].get("External id")
+        for event in of_category["cuda_runtime"]
+    }
+    ends: dict[int, dict[str, int]] = {}
+    for event in of_category["fwdbwd"]:
+        ends.setdefault(event["id"], {})["bp" if "bp" in event else "s"] = _ns(event["ts"])
+    annotations = sorted(
+        (_ns(event["ts"]), _ns(event["ts"]) + _ns(event["dur"]))
+        for event in of_category["user_annotation"]
+        if not re.fullmatch(r"(Layer|Iteration)\d+", event["name"])
+    )
+    begins = [begin for begin, _ in annotations]
+    latest = list(accumulate((end for _, end in annotations), max))
+
+    def stops(event: dict[str, Any]) -> bool:
+        if event.get("cat") == "kernel":
+            return launches.get(event["args"].get("correlation")) not in known
+        if event.get("cat") != "fwdbwd":
+            return False
+        own = ends[event["id"]]
+        if len(own) < 2 or not operators.issuperset(own.values()):
+            return True
+        before = bisect_right(begins, own["s"])
+        return not before or latest[before - 1] < own["s"]
+
+    kept = [event for event in whole["traceEvents"] if not stops(event)]
+    fitting.write_text(json.dumps(whole | {"traceEvents": kept}), encoding="utf-8")
+    return fitting
+
+
+def _ns(microseconds: float) -> int:
+    return int(microseconds * 1000)

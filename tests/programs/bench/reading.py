@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.programs.bench.data import trace, unpacked
+from tests.programs.bench.data import for_original, trace, unpacked
 from tests.programs.bench.processes import Cost, can_import, in_turn, middle, python
 
 TABLE = "chopper: to the labelled kernel table"
@@ -91,7 +91,7 @@ def peers(path: Path) -> tuple[dict[str, list[str]], list[str]]:
         missing.append("TraceLens: name a checkout of AMD-AGI/TraceLens in TRACELENS")
     if original := os.environ.get("CHOPPER_MERGE"):
         # It reads plain JSON only; {} in the command stands for the trace.
-        plain = str(unpacked(path))
+        plain = str(for_original(path))
         commands[ORIGINAL] = [word.replace("{}", plain) for word in original.split()]
     else:
         missing.append(
@@ -132,6 +132,9 @@ def lines(found: Measured) -> Iterator[str]:
             f"| {name} | {cost.wall_s:.2f} | {cost.cpu_s:.2f} | {speed:.0f} "
             f"| {cost.peak_mb:.0f} | {cost.wall_s / reference:.2f} |"
         )
+    if ORIGINAL in found.costs:
+        yield ""
+        yield "The original reads plain JSON, without the few events that it stops at."
     if found.missing:
         yield ""
         yield f"Not measured: {'; '.join(found.missing)}."
