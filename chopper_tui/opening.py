@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from itertools import chain
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.util import debug
 from chopper_core.util.memory import is_out_of_memory, memory_error
+from chopper_core.util.nearby import noted_looks
 from chopper_core.util.progress import Cancelled, Progress, ShowingProgress, silent
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Opening:
 
     def keep(self, last: LastScreen, lines: Lines) -> None:
         """Keep the first screen with the states of all files that it was made of."""
-        from chopper_core.ingest.cache import files_looked_for, is_as_started, program_files
+        from chopper_core.ingest.cache import is_as_started, program_files
         from chopper_core.model.hardware import is_file, own_file
         from chopper_tui.config import config_path, state_path
         from chopper_tui.last_screen import states_now
@@ -105,11 +105,7 @@ class Opening:
         hardware = self._start.overrides.hardware
         given = [os.path.expanduser(hardware)] if is_file(hardware) else []
         settings = config_path(), state_path("columns"), state_path("layout"), own_file()
-        base = self._start.overrides.of_base
-        runs = (self._start.run, self._start.overrides), (self._start.base_run, base)
-        nearby = (files_looked_for(name, own.of_run) for name, own in runs if name)
-        files = *given, *program_files(), *self.files.folders(), *chain.from_iterable(nearby)
-        others = states_now((*settings, *files))
+        others = states_now((*settings, *given, *program_files(), *self.files.folders()))
         last.keep(lines, {**others, **self.files.known})
 
     def reload(self) -> Run:
@@ -122,8 +118,9 @@ class Opening:
 
     def _read(self, progress: Progress) -> Run:
         self._before = self.files.state()
-        run = self._load(progress)
-        self.files.note(self._before)
+        with noted_looks() as looks:
+            run = self._load(progress)
+        self.files.note(self._before, looks)
         return run
 
     def _screen_of(self, run: Run) -> Opened:

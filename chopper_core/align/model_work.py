@@ -164,11 +164,11 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
     masked = call[rows[is_open[call[rows]]]]
     del instance, linked, replay, call, rows  # What is lent takes the most memory.
-    for find in (None, _place_in_step) if lacks.any() else ():
-        group = numbered_rows(find(host, step) if find else lenders)
-        flops, element = lend(flops, group, lacks), lend(element, group, lacks)
-        whole = lend(np.where(alone, moved_bytes, np.nan), group, lacks)
-        moved_bytes = np.fmax(moved_bytes, whole)
+    if lacks.any():
+        for group in _lending(host, lenders, step):
+            flops, element = lend(flops, group, lacks), lend(element, group, lacks)
+            whole = lend(np.where(alone, moved_bytes, np.nan), group, lacks)
+            moved_bytes = np.fmax(moved_bytes, whole)
     computes_tf32 = host.by_kernel(lambda kernel: has_any(kernel, TYPE_WORDS)) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
@@ -393,6 +393,13 @@ def lend(values: Float64, group: Index, lacks: Mask) -> Float64:
     lent = values.copy()
     lent[wanted] = agreed[group[wanted]]
     return lent
+
+
+def _lending(host: Host, lenders: Sequence[Codes], step: Int32) -> Iterator[Index]:
+    """The groups whose activities lend each other their work: first those that are equal, then the
+    same kernels in other steps."""
+    yield numbered_rows(lenders)
+    yield numbered_rows(_place_in_step(host, step))
 
 
 def _place_in_step(host: Host, step: Int32) -> Sequence[Codes]:

@@ -24,6 +24,7 @@ from chopper_core.ingest.watch import RunFiles
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.view import SEPARATOR, View, with_view
+from chopper_core.util.nearby import noted_looks
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ class Runner:
         if known is None or known.files.news():
             files = RunFiles(name)
             before = files.state()
-            run = opened_run(name, overrides, self._how, self._progress)
-            files.note(before)
+            with noted_looks() as looks:
+                run = opened_run(name, overrides, self._how, self._progress)
+            files.note(before, looks)
             known = self._runs[key] = _Opened(all_read(run, self._progress), files, {})
         return known
 

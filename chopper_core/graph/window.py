@@ -69,8 +69,9 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         Of a long run those that are `named` are replayed before others.
         """
         numbers = np.array(iterations, np.int64)
-        alone, sample, replayed, _ = _chosen(run, numbers, took_ns, named)
-        predictor = Predictor.of(run, replayed, tuple(sorted([*alone, *sample])))
+        chosen = _chosen(run, numbers, took_ns, named)
+        alone, sample = chosen.alone, chosen.sample
+        predictor = Predictor.of(run, chosen.replayed, tuple(sorted([*alone, *sample])))
         steps = steps_of_graph(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():
@@ -154,18 +155,27 @@ def steps_replayed(
     """The steps that `ReplayedSteps.of_run` would replay and count, and the activities of all that
     it would replay; raises NothingToShow where these are too many."""
     numbers = np.array(iterations, np.int64)
-    alone, sample, _, activities = _chosen(run, numbers, took_ns, named)
-    return [*alone, *sample], activities
+    chosen = _chosen(run, numbers, took_ns, named)
+    return [*chosen.alone, *chosen.sample], chosen.activities
 
 
-def _chosen(
-    run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]
-) -> tuple[list[int], list[int], tuple[int, ...], int]:
-    """The steps that are replayed as unlike the others, some of the others, and all these with
-    those that lead to them, and their activities; of a short run all are unlike, and lead to
-    none."""
+class _Chosen(Struct, frozen=True):
+    """Which steps are replayed."""
+
+    alone: list[int]
+    """Those unlike the others, each for itself."""
+    sample: list[int]
+    """Some of the others, which stand for all of them."""
+    replayed: tuple[int, ...]
+    """All these with those that lead to them; () for the whole run."""
+    activities: int
+    """How many are replayed."""
+
+
+def _chosen(run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]) -> _Chosen:
+    """Of a short run all steps are replayed, each for itself."""
     if len(run.table) <= MAX_ROWS or not len(iterations):
-        return iterations.tolist(), [], (), len(run.table)
+        return _Chosen(iterations.tolist(), [], (), len(run.table))
     every = run.tree().split((), ("iteration",))
     codes, sizes = every.codes("iteration").astype(np.int64), every.sizes()
     sizes, codes = sizes[codes >= 0], codes[codes >= 0]
@@ -183,7 +193,7 @@ def _chosen(
         raise NothingToShow(
             f"a step has {most:,} activities: too many to replay; open the traces of some ranks"
         )
-    return alone, others, tuple(codes[there].tolist()), activities
+    return _Chosen(alone, others, tuple(codes[there].tolist()), activities)
 
 
 def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Index:

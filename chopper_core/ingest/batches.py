@@ -33,6 +33,7 @@ from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
+from chopper_core.tables.database import logs_of
 from chopper_core.tables.mmap_columns import content_of
 from chopper_core.util import children
 from chopper_core.util.arrays import AnyArray
@@ -403,9 +404,12 @@ def _part_path(folder: Path, trace: Path) -> Path:
 
 
 def _origin(trace: Path) -> str:
-    """The state of a trace, and the code of the Chopper that reads it."""
+    """The state of a trace, with the logs of a database, and the code of the Chopper that reads
+    it."""
+    files = trace, *(log for log in logs_of(trace) if log.exists())
     # Each machine that reads parts has its own number for the device.
-    return " ".join(map(str, (*file_state(trace)[:-1], _code())))
+    states = (number for file in files for number in file_state(file)[:-1])
+    return " ".join(map(str, (*states, _code())))
 
 
 @cache

@@ -36,7 +36,7 @@ from chopper_core.util import atomic, debug, plugins
 from chopper_core.util.arrays import json_of
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
-from chopper_core.util.nearby import Look, States, found_by, noted_looks
+from chopper_core.util.nearby import Look, States, found_by, note_looks, noted_looks
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import shared_by
 
@@ -120,6 +120,7 @@ def open_cached(
         try:
             index = _index_of(cached)
             run = _kept_run(cached, progress, is_verified)
+            files.note()
             os.utime(cached)
             return _with_derived(respelled(run, name), cached, index)
         except (ChopperError, OSError) as error:
@@ -328,6 +329,10 @@ class RunState:
         nearby = [*map(str, sorted(self._found)), *found]
         return f"{self._origin}-{digest([self._own, *nearby]) if nearby else self._own}"
 
+    def note(self) -> None:
+        """Note these looks: what was read before isn't read again."""
+        note_looks(self._found)
+
     def read(self, read: Callable[[], T]) -> tuple[T, str]:
         """What reads the files returns, and the key of all that it was read from."""
         with noted_looks() as noted:
@@ -341,16 +346,6 @@ class RunState:
             self.looks = sorted(self._found)
             self._place.keep(self.looks)
         return found, self.key
-
-
-def files_looked_for(name: str, overrides: Overrides) -> Iterator[str]:
-    """The files that were looked for next to a run's, and the folders of those that were searched
-    by a pattern."""
-    paths = paths_of(name)
-    for path, pattern in RunState(paths, _origin(paths, overrides), overrides).looks:
-        yield path
-        if pattern:
-            yield from (each for each, _ in found_by((path, pattern)))
 
 
 def _settled(states: States) -> Iterator[object]:
@@ -484,6 +479,7 @@ def worked_out(
     place, files = _place(kind, name, origin), RunState(paths, origin, overrides)
     known = _kept_at(place, files.key, overrides).recall(of)
     if known is not None:
+        files.note()
         return known
     found, key = files.read(work)
     _kept_at(place, key, overrides).keep(found)

@@ -44,6 +44,7 @@ from chopper_core.util import atomic
 from chopper_core.util.atomic import FileState
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import give_back, internal_error
+from chopper_core.util.nearby import Look, States, noted_looks
 from chopper_core.util.patterns import natural_key
 from chopper_core.util.progress import Progress, silent
 
@@ -200,9 +201,8 @@ class Follower:
         before, self._before = self._before, state
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
-        growing = {
-            path for path in changed & state.keys() if is_ring(path) or self._is_tailed(path, state)
-        }
+        own = (changed & state.keys()) - self._files.nearby
+        growing = {path for path in own if is_ring(path) or self._is_tailed(path, state)}
         logs = {path for path in changed - growing if self._is_log(path, state)}
         others = {path for path in changed - growing - logs if not self._is_status(path)}
         self._unsettled = {path for path in others if state.get(path) != before.get(path)}
@@ -268,17 +268,19 @@ class Follower:
         state, began = self._files.state(), time.monotonic()
         others: list[OtherRun] = []
         if self.load is not None:
-            self.run = self.load(progress)
-            self._noted(state, began)
+            with noted_looks() as looks:
+                self.run = self.load(progress)
+            self._noted(state, looks, began)
             return
         paths = paths_of(self.name)
-        try:
-            run = self._read_again(self.name, progress)
-        except DataError:
-            newest, others = self._newest_run(state)
-            if not newest:
-                raise
-            run = replace(self._read_again(newest, progress), name=self.name)
+        with noted_looks() as looks:
+            try:
+                run = self._read_again(self.name, progress)
+            except DataError:
+                newest, others = self._newest_run(state)
+                if not newest:
+                    raise
+                run = replace(self._read_again(newest, progress), name=self.name)
         # Tails that begin belong to the new run: another thread may read them at once.
         before, self.run = self.run, replace(run, recent=self.recent, others=self.others)
         if before and not (before.gpus == run.gpus and {*before.identities} <= {*run.identities}):
@@ -292,7 +294,7 @@ class Follower:
         self.recent.others = tuple(sorted(others, key=lambda each: -each.newest_s))
         self.recent.has_ended = self._recorded is not None and self._recorded.has_ended
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
-        self._noted(state, began)
+        self._noted(state, looks, began)
 
     def _read_again(self, name: str, progress: Progress) -> Run:
         return read_again(
@@ -332,11 +334,13 @@ class Follower:
         read += filter(None, parts.values())
         return sorted(read, key=lambda each: natural_key(each.path)), failed
 
-    def _noted(self, state: Mapping[str, FileState], began_s: float) -> None:
+    def _noted(
+        self, state: Mapping[str, FileState], looks: Mapping[Look, States], began_s: float
+    ) -> None:
         newest_ns = max((each[1] for each in state.values()), default=0)
         self.recent.newest_s = max(self.recent.newest_s, newest_ns * 1e-9)
-        self._files.note(state)
-        self._read, self.problem = state, ""
+        self._files.note(state, looks)
+        self._read, self.problem = self._files.known, ""
         self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began_s
         give_back()
 

@@ -25,15 +25,14 @@ def is_input(path: Path) -> bool:
     try:
         if not path.is_file() or not path.stat().st_size:
             return False
-        return (
-            is_store(path.parent)
-            or path.name in MANIFESTS
-            or path.suffix in _SETTINGS
-            or _is_recorded(path)
-            or is_recognised(path)
-        )
+        return is_store(path.parent) or describes_runs(path) or is_recognised(path)
     except (OSError, DataError):  # It can't be read.
         return False
+
+
+def describes_runs(path: Path) -> bool:
+    """Whether a file is a manifest, a part of a recording, or a configuration."""
+    return path.name in MANIFESTS or path.suffix in _SETTINGS or _is_recorded(path)
 
 
 def _is_recorded(path: Path) -> bool:

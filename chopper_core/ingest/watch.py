@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,7 @@ from chopper_core.model.phrases import facts
 from chopper_core.store.format import paths_of
 from chopper_core.util.atomic import FileState, file_state, walk_once
 from chopper_core.util.errors import DataError
+from chopper_core.util.nearby import Look, States, found_by
 
 _MOST_CHARACTERS: Final = 20
 """Of a name that is shown in the first line of the screen."""
@@ -29,13 +30,18 @@ class RunFiles:
     def __init__(self, *names: str) -> None:
         self._names = names
         self._known: Mapping[str, FileState] = {}
+        self._looks: Collection[Look] = ()
+        """What was looked for next to them when they were read, as the log of a database is."""
+        self.nearby: Set[str] = frozenset()
+        """The files among the state that aren't the runs' own."""
         self._unused: dict[str, FileState] = {}
-        """New files that no format reads."""
+        """New files that nothing reads."""
         self._unread: Mapping[str, FileState] = {}
         """The files that aren't among the state, as of the last look: hidden ones, too."""
 
     def state(self) -> Mapping[str, FileState]:
-        """The state of each file; of files that came later only those that some format reads."""
+        """The state of each file and of those that readers look for next to them; of files that
+        came later only those that runs are read from."""
         try:
             paths = [path for name in filter(None, self._names) for path in paths_of(name)]
         except DataError:
@@ -45,6 +51,9 @@ class RunFiles:
         for path in [path for path in found if self._known and path not in self._known]:
             if not self._is_used(path, found[path]):
                 del found[path]
+        nearby = dict(each for look in self._looks for each in found_by(look))
+        self.nearby = nearby.keys() - every.keys()
+        found |= nearby
         self._unread = {path: each for path, each in every.items() if path not in found}
         return found
 
@@ -65,14 +74,25 @@ class RunFiles:
         return self._known
 
     def folders(self) -> Iterator[str]:
-        """The folders of the runs, which change when a file joins them."""
+        """The folders of the runs and those that readers search, which change when a file joins
+        them."""
         for name in filter(None, self._names):
             for path in filter(Path.is_dir, paths_of(name)):
                 yield from (folder for folder, _, _ in walk_once(path))
+        yield from (folder for folder, pattern in self._looks if pattern)
 
-    def note(self, state: Mapping[str, FileState]) -> None:
-        """Take the state that files had before they were read as known."""
-        self._known = state
+    def note(
+        self, state: Mapping[str, FileState], looks: Mapping[Look, States] | None = None
+    ) -> None:
+        """Take the state that files had before they were read as known, and what reading them
+        looked for next to them; without looks those of the last time."""
+        if looks is None:
+            nearby = {path: self._known[path] for path in self.nearby if path in self._known}
+        else:
+            self._looks = tuple(looks)
+            nearby = dict(each for states in looks.values() for each in states)
+            self.nearby = nearby.keys() - state.keys()
+        self._known = {**nearby, **state}
 
     def news(self) -> str:
         """What changed since, in a few words; '' for nothing."""
@@ -88,9 +108,10 @@ class RunFiles:
         if self._unused.get(path) == state:
             return False
         # Readers take long to import.
+        from chopper_core.ingest.inputs import describes_runs
         from chopper_core.sources.registry import family_of
 
-        if family_of(Path(path)) is not None:
+        if family_of(Path(path)) is not None or describes_runs(Path(path)):
             return True
         self._unused[path] = state
         return False

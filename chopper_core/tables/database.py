@@ -216,6 +216,11 @@ def _said(error: Exception) -> str:
     return "".join(each if each.isprintable() else "?" for each in text[:_MAX_SAID])
 
 
+def logs_of(path: Path) -> tuple[Path, Path]:
+    """Where SQLite keeps the write-ahead log and the journal of a database."""
+    return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-journal")
+
+
 def unwritten(path: Path) -> list[str]:
     """Advice about rows in a log next to a database that SQLite would apply; [] without one.
 
@@ -223,14 +228,13 @@ def unwritten(path: Path) -> list[str]:
     write-ahead log already, the log's size doesn't tell.
     """
     found = []
-    log = file_nearby(path.with_name(f"{path.name}-wal"))
+    log, journal = map(file_nearby, logs_of(path))
     if log.is_file() and (size := log.stat().st_size):
         found.append(
             f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
             "here. End the program that writes it, or run: "
             f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
         )
-    journal = file_nearby(path.with_name(f"{path.name}-journal"))
     with suppress(OSError), journal.open("rb") as file:
         if file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
             found.append(

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -306,6 +307,26 @@ def test_every_second_of_a_followed_job(tmp_path: Path) -> None:
         lines = [*follow_lines(follower)]
         steps_of = [each for each in map(json.loads, lines) if "published_step" in each]
         assert [each["step_time_ns"] for each in steps_of] == mean
+    finally:
+        follower.close()
+
+
+def test_the_end_of_a_job_is_noticed_where_nothing_else_changes(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ring = StepRing(str(run / STEPS / f"n0-x-1{RING}"), START_NS)
+    ring.name(0, 1)
+    ring.add((0, START_NS, 200 * MS, 4096, 0, 0, 0))
+    follower = Follower(str(run), jobs=1, every_s=0.01)
+    try:
+        follower.open()
+        manifest.start_manifest(run, ["true"])
+        manifest.finish_manifest(run, 0)
+        for _ in range(500):
+            follower.poll()
+            if follower.recent.has_ended:
+                break
+            time.sleep(follower.every_s)
+        assert follower.recent.has_ended
     finally:
         follower.close()
 

@@ -959,7 +959,7 @@ def test_a_chart_of_a_signal_is_drawn_once(copy: Path, monkeypatch: pytest.Monke
         assert asdict(chart) | plain == asdict(expected) | plain
         assert isinstance(run.derived, Derived)
         run.derived.wait()
-        monkeypatch.setattr(signal_charts, "signal_chart", _refused)
+        monkeypatch.setattr(type(next(iter(chart.signal.curves.values()))), "means", _refused)
     with pytest.raises(AssertionError):
         signal_charts.kept_signal_chart(run, view, 41)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from chopper_core.ingest import cache
+from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
-from chopper_core.model.overrides import NO_OVERRIDES
+from chopper_core.ingest.watch import RunFiles
 from chopper_core.render import info
 from chopper_core.util.errors import ChopperError
-from chopper_core.util.nearby import file_nearby, noted_looks
+from chopper_core.util.nearby import Look, file_nearby, noted_looks
 from chopper_core.util.workers import read_all
 from tests.programs.fuzz.seeds import SEEDS
 
@@ -120,23 +122,85 @@ def test_a_file_is_read_again_once_what_lies_next_to_it_changes(
 
     def look() -> None:
         described.append(_described(path, lambda each: open_run(each, jobs=1)))
-        assert _described(path, lambda each: cache.open_cached(each, jobs=1)) == described[-1]
+        with noted_looks() as looks:
+            assert _described(path, lambda each: cache.open_cached(each, jobs=1)) == described[-1]
+        assert str(neighbour) in _looked_for(looks)
         if (cache.directory() / cache.key_of(str(path))).exists():
-            with monkeypatch.context() as patch:
+            with monkeypatch.context() as patch, noted_looks() as again:
                 patch.setattr(cache, "_read", None)
                 assert _described(path, cache.open_cached) == described[-1]
+            assert _looked_for(again) == _looked_for(looks)
 
     look()
     without = cache.key_of(str(path))
     write(neighbour)
     look()
     assert described[1] != described[0] and cache.key_of(str(path)) != without
-    assert str(neighbour) in cache.files_looked_for(str(path), NO_OVERRIDES)
     neighbour.unlink()
     look()
     assert described[2] == described[0]
     (entry,) = cache.entries() or [None]
     assert entry is None or entry.name == str(path)
+
+
+def _looked_for(looks: Collection[Look]) -> set[str]:
+    """The files that looks were for, each that a pattern may find here among them."""
+    return {
+        str(Path(path, spelled.format(name="")) if pattern else path)
+        for path, pattern in looks
+        for spelled, _ in NEIGHBOURS.values()
+        if not pattern or Path(spelled).match(pattern)
+    }
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_run_that_is_open_has_news_once_what_lies_next_to_it_changes(
+    name: str, tmp_path: Path
+) -> None:
+    """A file comes, changes and goes."""
+    path, (spelled, write) = FORMATS[name](tmp_path), NEIGHBOURS[name]
+    neighbour = tmp_path / spelled.format(name=path.name)
+    files = RunFiles(str(path))
+
+    def read() -> None:
+        before = files.state()
+        with noted_looks() as looks:
+            _described(path, lambda each: cache.open_cached(each, jobs=1))
+        files.note(before, looks)
+        assert files.news() == ""
+
+    read()
+    write(neighbour)
+    assert files.news() in ("files changed", "new files")
+    read()
+    neighbour.write_bytes(neighbour.read_bytes() + b" ")
+    assert files.news() == "files changed"
+    read()
+    neighbour.unlink()
+    assert files.news().endswith(
+        "-journal deleted" if name == "nsys" else f"{neighbour.name} deleted"
+    )
+
+
+@pytest.mark.parametrize("name", ["rocpd", "rpd"])
+def test_a_run_that_is_watched_is_read_again_once_what_lies_next_to_it_changes(
+    name: str, tmp_path: Path
+) -> None:
+    path, (spelled, write) = FORMATS[name](tmp_path), NEIGHBOURS[name]
+    follower = Follower(str(path), jobs=1)
+    try:
+        before = follower.open()
+        assert [follower.poll() for _ in range(3)] == [None] * 3
+        write(tmp_path / spelled.format(name=path.name))
+        for _ in range(2000):
+            if (found := follower.poll()) is not None:
+                break
+            time.sleep(0.005)
+        assert found is not None and follower.problem == ""
+        assert info.info_json(found) == _described(path, lambda each: open_run(each, jobs=1))
+        assert info.info_json(found) != info.info_json(before)
+    finally:
+        follower.close()
 
 
 def test_rows_and_lists_of_runs_depend_on_what_lies_next_to_files_too(tmp_path: Path) -> None:

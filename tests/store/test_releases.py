@@ -36,6 +36,7 @@ DOORS = (
     ("what-if", "{store}"),
     ("report", "{store}", "-o", "{out}"),
     ("ingest", "{store}", "-o", "{out}"),
+    ("check", "{store}"),
     ("sql", "{store}", "select 1"),
     ("export", "{store}", "--to", "perfetto", "-o", "{out}"),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.model.address import parse
+from chopper_core.record.manifest import start_manifest
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from tests.ingest.test_run_sets import trace
@@ -45,6 +46,12 @@ def test_news_of_files(tmp_path: Path, wording: Wording) -> None:
     wording(files.news(), "rank0.json", "1 more", "deleted")
     files.note(files.state())
     assert files.news() == ""
+    (tmp_path / "config.yaml").write_text("seq_length: 64")
+    assert files.news() == "new files"
+    files.note(files.state())
+    start_manifest(tmp_path, ["true"])
+    assert files.news() == "new files"
+    files.note(files.state())
     (tmp_path / "rank1.json").rename(tmp_path / "rank1.json.old")
     wording(files.news(), "rank1.json renamed", "rank1.json.old")
     (tmp_path / "rank3.json").unlink()

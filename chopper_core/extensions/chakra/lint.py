@@ -39,6 +39,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.sources.registry import files_at
 from chopper_core.sources.trace import Collective
+from chopper_core.store.format import is_store, read_index
 from chopper_core.tables.losses import number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Index
@@ -151,12 +152,14 @@ class LintReport(Struct, frozen=True):
 def lint(paths: Sequence[Path]) -> LintReport:
     """Check the `.et` files at the paths, all of one trace, else those of the feeder's JSON.
 
-    Raises DataError if there are none.
+    Raises DataError if there are none, or where another version of Chopper wrote a store.
     """
     at = [path for _, path in files_at(paths, [])]
     found = [path for path in at if path.name.casefold().endswith(_SUFFIXES)]
     found = found or [path for path in at if feeder_json.recognise(FileHead(path))]
     if not found:
+        for store in filter(is_store, paths):
+            read_index(store)  # Says so where another version wrote it.
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
     files = [_check_file(path) for path in found]
     violations = [sentence for each in files for sentence in each.sentences()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run, interval_of, scope_of
@@ -46,45 +44,26 @@ class SignalChart(Struct, frozen=True):
         return (self.start_ns, self.end_ns) != self.scope_ns
 
 
-class StoredSignalChart(Struct, frozen=True):
-    """A `SignalChart` as it is kept: without its signal, of which it is a part."""
-
-    start_ns: int
-    end_ns: int
-    scope_ns: tuple[int, int]
-    gpus: tuple[int, ...]
-    values: Float64
-    there: int
-
-
 def kept_signal_chart(
     run: Run, view: View, bins: int, check: Callable[[], None] = lambda: None
 ) -> SignalChart:
-    """`signal_chart`, drawn once for the run's files: of thousands of GPUs that takes long. Windows
-    that a person goes through are remembered only."""
+    """`signal_chart` once for a view, with its values from what is kept with the run's files: those
+    of thousands of GPUs take long."""
     key = "signal chart", view, bins
-    make = partial(signal_chart, run, view, bins, check)
-
-    def stored(chart: SignalChart) -> StoredSignalChart:
-        names = StoredSignalChart.__struct_fields__
-        return StoredSignalChart(**{name: getattr(chart, name) for name in names})
-
-    def restored(found: StoredSignalChart) -> SignalChart:
-        if found.values.shape != (len(found.gpus), bins):
-            raise ValueError("a chart of other GPUs, or of another width")
-        return SignalChart(run.signals(view.signal)[0], **asdict(found))
-
-    if view.window:
-        return run.memo(key, make)
-    return run.memo(key, lambda: run.kept(key, StoredSignalChart, make, stored, restored))
+    return run.memo(key, lambda: signal_chart(run, view, bins, check, key))
 
 
 def signal_chart(
-    run: Run, view: View, bins: int, check: Callable[[], None] = lambda: None
+    run: Run,
+    view: View,
+    bins: int,
+    check: Callable[[], None] = lambda: None,
+    key: tuple[Hashable, ...] = (),
 ) -> SignalChart:
     """The signal of a view over its node, from its first start to its last end, or its window.
 
-    `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
+    With a `key`, its values are kept with the run's files, unless it is of a window: a person goes
+    through many. `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
     """
     signal = run.signals(view.signal)[0]
     scope = scope_of(run, view)
@@ -100,12 +79,22 @@ def signal_chart(
     known = [gpu for gpu in there if gpu in signal.curves]
     gpus = evenly(known, MOST_CHARTED_GPUS)
     bounds = bounds_of(start + run.origin_ns, end + run.origin_ns, bins)
-    values = []
-    for gpu in gpus:
-        check()
-        values.append(signal.curves[gpu].means(bounds))
-    stacked = np.stack(values) if values else np.full((0, bins), np.nan)
-    return SignalChart(signal, start, end, scope, gpus, stacked, len(known))
+
+    def made() -> Float64:
+        values = np.full((len(gpus), bins), np.nan)
+        for row, gpu in enumerate(gpus):
+            check()
+            values[row] = signal.curves[gpu].means(bounds)
+        return values
+
+    def checked(values: Float64) -> Float64:
+        if values.shape != (len(gpus), bins):
+            raise ValueError("a chart of other GPUs, or of another width")
+        return values
+
+    is_kept = bool(key) and not view.window
+    values = run.kept(key, Float64, made, lambda each: each, checked) if is_kept else made()
+    return SignalChart(signal, start, end, scope, gpus, values, len(known))
 
 
 def signal_means(
