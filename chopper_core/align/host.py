@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
-from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, in_blocks, painted
+from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, in_blocks, values_over
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.columns import Interner
@@ -332,10 +332,10 @@ class ManyRanges(Struct, frozen=True):
     value: Codes
 
     def innermost(self, points: Points, among: Mask | None = None) -> Index:
-        return painted(self._blocks(), points, among)
+        return values_over(self._blocks(), points, among)
 
     def outermost(self, points: Points, among: Mask | None = None) -> Index:
-        return painted(self._blocks(), points, among, 1)
+        return values_over(self._blocks(), points, among, 1)
 
     def _blocks(self) -> Iterator[Intervals]:
         for block in in_blocks(len(self.rows)):

@@ -250,7 +250,7 @@ class Intervals(Rows, frozen=True):
             found[rows] = np.where(over.any(axis=0), self.value[order[last, 0]], -1)
             return found
         blocks = (self.take(block) for block in in_blocks(count))
-        return painted(blocks, points, among, sign)
+        return values_over(blocks, points, among, sign)
 
     def covering(self, points: Points, line: Int64) -> tuple[AnyArray, ...]:
         """The values and lengths of the intervals over any point of a line, which a last one ends
@@ -269,7 +269,7 @@ def in_blocks(count: int) -> list[slice]:
     return [slice(begin, begin + BLOCK) for begin in range(0, count, BLOCK)]
 
 
-def painted(
+def values_over(
     blocks: Iterable[Intervals], points: Points, among: Mask | None = None, sign: int = -1
 ) -> Index:
     """The value of the shortest interval over each point, or of the longest with a positive sign,
