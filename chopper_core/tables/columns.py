@@ -64,7 +64,7 @@ class GrowingColumn:
         return len(self._bytes) // self._stored.itemsize
 
     def append(self, values: AnyArray) -> None:
-        if self._stored != self._kind and not holds(self._stored, values):
+        if self._stored != self._kind and not _fits(self._stored, values):
             whole, self._stored = self.whole(), self._kind
             self._bytes = bytearray(whole.astype(self._kind).data)
         more = np.ascontiguousarray(values, self._stored).data
@@ -192,10 +192,10 @@ def float_column(values: Sequence[Any]) -> Float64:
 
 def narrowed(values: AnyArray, kind: type[np.signedinteger[Any]] = np.int32) -> AnyArray:
     """The values as integers of fewer bytes, where these hold them."""
-    return values.astype(kind) if holds(np.dtype(kind), values) else values
+    return values.astype(kind) if _fits(np.dtype(kind), values) else values
 
 
-def holds(kind: np.dtype[Any], values: AnyArray) -> bool:
+def _fits(kind: np.dtype[Any], values: AnyArray) -> bool:
     """Whether a type of integers holds all values."""
     limits = np.iinfo(kind)
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
