@@ -19,6 +19,7 @@ from chopper_core.model.hardware import ElementType, Hardware
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import first_equal, quantiles_of, ranked
+from chopper_core.util.workers import in_common, in_processes
 from chopper_core.work.kernel_classes import kernel_classes
 
 _MAX_ROWS: Final = 1 << 20
@@ -213,16 +214,20 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     names: tuple[str, ...] = (*col.BREAKDOWN, col.AT_PEAK)
     if has_again := bool((again := table.is_recomputed).any()):
         names = (*names, col.RECOMPUTED, col.RECOMPUTED_FLOPS, col.RECOMPUTED_AT_PEAK)
-    columns = {name: np.empty(len(table)) for name in names}
+    columns = {name: in_common(len(table)) for name in names}
     response = clock_response(table, hardware) if hardware else None
-    # In chunks: the intermediate arrays are many times larger than the result.
-    for begin in range(0, len(table), _CHUNK):
+
+    def fill(begin: int) -> None:
         rows = slice(begin, begin + _CHUNK)
         found = _of_rows(table.take(rows), hardware, response)
         if has_again:
             found |= _of_recomputation(table.take(rows), again[rows], found)
         for name, values in found.items():
             columns[name][rows] = values
+
+    # In chunks: the intermediate arrays are many times larger than the result.
+    for _ in in_processes(fill, range(0, len(table), _CHUNK), len(table)):
+        pass
     return columns
 
 

@@ -207,7 +207,8 @@ each of a dozen replays takes seconds, and all of them gigabytes."""
 _REMEMBERED: Final = 64 << 20
 """Bytes of what a place was made of that the next one can use."""
 _BYTES_OF_EACH: Final = 40
-"""Of an activity, that the places take at most, a few of the first ones apart."""
+"""Of an activity, that a process takes for places: findings of thousands of ranks twice as many,
+most others less."""
 
 
 def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -> None:

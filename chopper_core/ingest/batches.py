@@ -10,24 +10,25 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import PACKAGE, code_files
 from chopper_core.ingest.logs import ReadLogs, read_logs
-from chopper_core.ingest.open import ReadRanks, open_run
+from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import rank_table, read_rank, read_unchanged
 from chopper_core.ingest.untraced import ReadSamples, read_files
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
-from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
+from chopper_core.model.table import COLUMNS, KernelTable, MergedTexts, empty_table
 from chopper_core.model.tree import ordered
 from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
@@ -37,11 +38,11 @@ from chopper_core.tables.database import logs_of
 from chopper_core.tables.mmap_columns import content_of
 from chopper_core.util import children
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import file_state, remove_folder, temporary_path
+from chopper_core.util.atomic import file_state, remove_folder, temporary_path, write_at
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_core.util.progress import Progress, silent
-from chopper_core.util.workers import read_all, shared_by
+from chopper_core.util.workers import in_processes, read_all, shared_by
 
 if TYPE_CHECKING:
     from chopper_core.sources.ranks import HostFile
@@ -49,6 +50,13 @@ if TYPE_CHECKING:
 
 _FAILED: Final = " failed"
 """Ends the origin of a part whose trace can't be used."""
+_GROUP: Final = 16
+"""Parts that one process takes in turn."""
+_GROUP_ROWS: Final = 1 << 16
+_ROWS_PER_PART: Final = 1 << 11
+"""Opening and verifying a part takes as long as work on so many rows."""
+_MEASURED: Final = "measured "
+_Done = TypeVar("_Done")
 Failures = tuple[tuple[str, str], ...]
 """The path of each trace that a store lacks, and why."""
 
@@ -65,7 +73,7 @@ def ingest_store(
     folder = parts_folder(store)
 
     def read_ranks(
-        traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
+        parts: _PartsOfStore, traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
         if any(t not in failed and not read_label(_part_path(folder, t)).origin for t in traces):
@@ -73,7 +81,7 @@ def ingest_store(
                 f"ranks that were read for {store} were removed in the meantime; it is unchanged: "
                 "run the same command again"
             )
-        return [failed.get(trace) or _described(folder, trace) for trace in traces]
+        return parts.described(traces, failed)
 
     return _written(name, store, progress, jobs, overrides, read_ranks)
 
@@ -84,7 +92,7 @@ def _written(
     progress: Progress,
     jobs: int | None,
     overrides: Overrides,
-    read_ranks: ReadRanks,
+    read_ranks: _ReadParts,
 ) -> Failures:
     check_place(store)
     with (
@@ -93,7 +101,7 @@ def _written(
         shared_by(jobs),
     ):
         write_store(run, store, progress=progress)
-        remove_folder(parts_folder(store))
+        _remove(parts_folder(store))
         return run.failed
 
 
@@ -177,9 +185,12 @@ def finish(
         name = os.path.commonpath([str(trace.parent) for trace in read])
 
     def read_ranks(
-        traces: Sequence[Path], _hosts: Sequence[HostFile], _progress: Progress
+        parts: _PartsOfStore,
+        traces: Sequence[Path],
+        _hosts: Sequence[HostFile],
+        _progress: Progress,
     ) -> list[Run | ChopperError]:
-        ranks = [_described(folder, trace) for trace in traces]
+        ranks = parts.described(traces, {})
         missing = [
             trace for trace, rank in zip(traces, ranks, strict=True) if not isinstance(rank, Run)
         ]
@@ -208,17 +219,16 @@ def read_again(
 
     Parts are kept for a store that isn't written. Traces that wait are in `Run.failed`.
     """
-    folder = parts_folder(store)
 
     def read_ranks(
-        traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
+        parts: _PartsOfStore, traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
         late = {
             trace: DataError(f"{trace} is still being written") for trace in filter(waits, traces)
         }
         there = [trace for trace in traces if trace not in late]
         failed = late | read_parts(there, store, progress, hosts=hosts, jobs=jobs)
-        return [failed.get(trace) or _described(folder, trace) for trace in traces]
+        return parts.described(traces, failed)
 
     with _gathered(
         name, store, progress, jobs, overrides, read_ranks, read_samples, read_logs
@@ -233,20 +243,18 @@ def _gathered(
     progress: Progress,
     jobs: int | None,
     overrides: Overrides,
-    read_ranks: ReadRanks,
+    read_ranks: _ReadParts,
     read_samples: ReadSamples = read_files,
     read_logs: ReadLogs = read_logs,
 ) -> Iterator[Run]:
     """Gather the parts as a run, whose columns are files of a folder as long as it is written."""
     folder = parts_folder(store)
     columns = temporary_path(folder / "all", "new")
+    parts = _PartsOfStore(folder, progress)
 
     def gather_parts(ranks: Sequence[Run]) -> KernelTable:
-        # Only one part is open at a time: each takes two file handles.
-        parts = ((rank, _part_path(folder, Path(rank.sources[0].path))) for rank in ranks)
-        tables = (rank_table(read_store(part), rank.gpus[0].index) for rank, part in parts)
         try:
-            return gather(tables, columns)
+            return parts.gathered(ranks, columns)
         except OSError as error:
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
 
@@ -256,7 +264,7 @@ def _gathered(
             progress,
             jobs=jobs,
             overrides=overrides,
-            read_ranks=read_ranks,
+            read_ranks=partial(read_ranks, parts),
             gather=gather_parts,
             read_samples=read_samples,
             read_logs=read_logs,
@@ -266,39 +274,164 @@ def _gathered(
         shutil.rmtree(columns, ignore_errors=True)
 
 
-def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
-    """One table of several, in mapped files of a folder; only one of them is in memory at a time.
+class TableContent(Struct, frozen=True):
+    """What a table has but for its values."""
+
+    rows: int
+    names: tuple[Any, ...]
+    operations: tuple[Any, ...]
+    shapes: tuple[Any, ...]
+    measured: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: KernelTable) -> TableContent:
+        names, operations, shapes = map(tuple, (table.names, table.operations, table.shapes))
+        return cls(len(table), names, operations, shapes, tuple(table.measured))
+
+    def sharing(self, known: dict[Any, Any]) -> TableContent:
+        """This, with texts that are the same objects as in others of which they are `known`."""
+
+        def shared(texts: tuple[Any, ...]) -> tuple[Any, ...]:
+            own = tuple(known.setdefault(each, each) for each in texts)
+            found: tuple[Any, ...] = known.setdefault(own, own)
+            return found
+
+        fields = ("names", "operations", "shapes", "measured")
+        return replace(self, **{name: shared(getattr(self, name)) for name in fields})
+
+
+def gather(
+    contents: Sequence[TableContent],
+    read: Callable[[int], KernelTable],
+    folder: Path,
+    progress: Progress = silent,
+) -> KernelTable:
+    """One table of several, in mapped files of a folder; a process has one of them in memory at a
+    time.
 
     The rows of each are in the order of the levels; measured columns that it lacks are NaN.
     """
+    texts = MergedTexts()
+    for own in dict.fromkeys((each.names, each.operations, each.shapes) for each in contents):
+        texts.codes_of(*own)
+    nothing = np.empty(0)
+    measured = dict.fromkeys((name for each in contents for name in each.measured), nothing)
+    whole = texts.of(replace(empty_table(), measured=measured))
+    first = np.cumsum([0, *(each.rows for each in contents)]).tolist()
+    if not first[-1]:
+        return whole
     folder.mkdir(parents=True, exist_ok=True)
-    whole, rows = empty_table(), 0
-    files: dict[str, IO[bytes]] = {}
-    with ExitStack() as stack:
-        for table in tables:
-            # With the texts of the tables before it, its codes become those of the whole.
-            own = ordered(concatenate([whole, table]))
-            for name, values in _all_columns(own).items():
-                if name not in files:
-                    files[name] = stack.enter_context((folder / f"{len(files)}.bin").open("wb"))
-                    if name not in COLUMNS:
-                        files[name].write(np.full(rows, np.nan).data)
-                # `tofile` loses the error of a disk that is full once its buffer is flushed.
-                files[name].write(np.ascontiguousarray(values).data)
-            whole, rows = own.take(np.empty(0, np.intp)), rows + len(own)
     columns = _all_columns(whole)
-    if rows:
-        columns = {
-            name: np.frombuffer(content_of(Path(files[name].name)), like.dtype)
-            for name, like in columns.items()
+    with ExitStack() as stack:
+        # Each in a file of its own: a system has one process at a time write to a file.
+        files = {
+            name: stack.enter_context((folder / f"{number}.bin").open("wb"))
+            for number, name in enumerate(columns)
         }
-    measured = {name: columns.pop(f"measured {name}") for name in whole.measured}
+
+        def put(group: Sequence[int]) -> None:
+            begin, end = first[group[0]], first[group[-1] + 1]
+            places = {name: np.empty(end - begin, like.dtype) for name, like in columns.items()}
+            for number in group:
+                table = read(number)
+                if TableContent.of(table) != contents[number]:
+                    raise DataError("a rank was read again meanwhile; run the same command again")
+                own = _all_columns(ordered(texts.recoded(table)))
+                rows = slice(first[number] - begin, first[number + 1] - begin)
+                for name, values in places.items():
+                    values[rows] = own.get(name, np.nan)
+            for name in _turned([*columns], group[0] // _GROUP):
+                write_at(files[name].fileno(), begin * places[name].itemsize, places[name].data)
+
+        groups = _groups([each.rows for each in contents])
+        share = partial(progress, "merge ranks", total=len(groups))
+        for _ in in_processes(put, groups, first[-1], share):
+            pass
+    columns = {
+        name: np.frombuffer(content_of(Path(files[name].name)), like.dtype)
+        for name, like in columns.items()
+    }
+    measured = {name: columns.pop(f"{_MEASURED}{name}") for name in whole.measured}
     return replace(whole, measured=measured, **columns)
 
 
+def _turned(names: list[str], by: int) -> list[str]:
+    """Names from another one on: processes that begin with others don't wait for each other."""
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
+def _groups(rows: Sequence[int]) -> list[range]:
+    """Groups of parts that follow each other, by their rows."""
+    groups, begin = list[range](), 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or end - begin == _GROUP or sum(rows[begin:end]) >= _GROUP_ROWS:
+            groups.append(range(begin, end))
+            begin = end
+    return groups
+
+
 def _all_columns(table: KernelTable) -> dict[str, AnyArray]:
-    measured = {f"measured {name}": values for name, values in table.measured.items()}
+    measured = {f"{_MEASURED}{name}": values for name, values in table.measured.items()}
     return {**{name: table.column(name) for name in COLUMNS}, **measured}
+
+
+class _PartsOfStore:
+    """The parts of a store, which as many processes read as may share the work."""
+
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self._folder = folder
+        self._progress = progress
+        self._contents: dict[str, TableContent] = {}
+        """By the paths of traces."""
+        self._texts: dict[Any, Any] = {}
+
+    def described(
+        self, traces: Sequence[Path], failed: Mapping[Path, ChopperError]
+    ) -> list[Run | ChopperError]:
+        """The parts of traces without their rows, which `gathered` maps a few at a time; or the
+        error with which one failed."""
+        found: dict[Path, Run | ChopperError] = dict(failed)
+        there = [trace for trace in traces if trace not in failed]
+        for trace, part, content in _of_each(_described, self._folder, there, self._progress):
+            found[trace] = part
+            if content is not None:
+                self._contents[str(trace)] = content.sharing(self._texts)
+        return [found[trace] for trace in traces]
+
+    def gathered(self, ranks: Sequence[Run], folder: Path) -> KernelTable:
+        """One table of the parts of ranks, with their GPUs as these are numbered."""
+        traces = [rank.sources[0].path for rank in ranks]
+
+        def read(number: int) -> KernelTable:
+            part = read_store(_part_path(self._folder, Path(traces[number])))
+            return rank_table(part, ranks[number].gpus[0].index)
+
+        contents = [self._contents[trace] for trace in traces]
+        return gather(contents, read, folder, self._progress)
+
+
+_ReadParts = Callable[
+    [_PartsOfStore, Sequence[Path], Sequence["HostFile"], Progress], Sequence[Run | ChopperError]
+]
+"""Reads traces whose parts are some of these."""
+
+
+def _of_each(
+    work: Callable[[Path, Sequence[Path]], list[_Done]],
+    folder: Path,
+    traces: Sequence[Path],
+    progress: Progress,
+) -> Iterator[_Done]:
+    """What is made of the part of each trace, in as many processes as may share the work."""
+    groups = [traces[begin : begin + _GROUP] for begin in range(0, len(traces), _GROUP)]
+
+    def report(done: int) -> None:
+        progress("check the ranks read", min(done * _GROUP, len(traces)), len(traces))
+
+    rows = len(traces) * _ROWS_PER_PART
+    for made in in_processes(partial(work, folder), groups, rows, report):
+        yield from made
 
 
 def _read_part(trace: Path, progress: Progress, folder: Path, hosts: Sequence[HostFile]) -> None:
@@ -327,7 +460,9 @@ def read_parts(
 ) -> dict[Path, ChopperError]:
     """Write the parts of traces without one; returns the errors. Raises StoreWriteError."""
     folder = parts_folder(store)
-    wanted = [trace for trace in traces if not has_part(folder, trace)]
+    with shared_by(jobs):
+        lacks = [*_of_each(_without_part, folder, traces, progress)]
+    wanted = [trace for trace, is_without in zip(traces, lacks, strict=True) if is_without]
     # Workers elsewhere have another current directory.
     paths = [trace.absolute() for trace in wanted]
     near = [replace(host, path=host.path.absolute()) for host in hosts]
@@ -345,6 +480,23 @@ def read_parts(
 def parts_folder(store: Path) -> Path:
     """The hidden folder next to a store that holds its parts until it is finished."""
     return store.with_name(f".{store.name}.parts")
+
+
+def _remove(folder: Path) -> None:
+    """Remove parts, in as many processes as may share the work."""
+    aside = temporary_path(folder, "new")
+    with suppress(OSError):
+        os.rename(folder, aside)
+        parts = sorted(aside.iterdir())
+        groups = [parts[begin : begin + _GROUP] for begin in range(0, len(parts), _GROUP)]
+        for _ in in_processes(_remove_each, groups, len(parts) * _ROWS_PER_PART):
+            pass
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_each(parts: Sequence[Path]) -> None:
+    for part in parts:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def has_part(folder: Path, trace: Path) -> bool:
@@ -389,13 +541,24 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
     return DataError(run.failed[0][1]) if run.failed else run
 
 
-def _described(folder: Path, trace: Path) -> Run | ChopperError:
-    """A part without its rows, which `gather` maps one part at a time."""
-    part = read_part(folder, trace)
-    if not isinstance(part, Run):
-        return part
-    side = {kind: each.in_memory() for kind, each in part.side_tables.items()}
-    return replace(part, table=empty_table(), side_tables=side, cubes=None)
+def _described(
+    folder: Path, traces: Sequence[Path]
+) -> list[tuple[Path, Run | DataError, TableContent | None]]:
+    """The parts of traces without their rows, and what the tables of these have."""
+    found: list[tuple[Path, Run | DataError, TableContent | None]] = []
+    texts: dict[Any, Any] = {}
+    for trace in traces:
+        part, content = read_part(folder, trace), None
+        if isinstance(part, Run):
+            content = TableContent.of(part.table).sharing(texts)
+            side = {kind: each.in_memory() for kind, each in part.side_tables.items()}
+            part = replace(part, table=empty_table(), side_tables=side, cubes=None)
+        found.append((trace, part, content))
+    return found
+
+
+def _without_part(folder: Path, traces: Sequence[Path]) -> list[bool]:
+    return [not has_part(folder, trace) for trace in traces]
 
 
 def _part_path(folder: Path, trace: Path) -> Path:

@@ -413,27 +413,47 @@ def _whole(parts: Sequence[AnyArray]) -> AnyArray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
-    """One table of several, with their dictionaries of texts merged."""
-    names: dict[str, int] = {}
-    operations: dict[str, int] = {}
-    shapes: dict[CallShape, int] = {}
-    parts: list[KernelTable] = []
-    for table in tables:
-        name_codes = _merge(table.names, names)
+class MergedTexts(Struct, frozen=True):
+    """The texts of several tables: each once, with its code."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    operations: dict[str, int] = field(default_factory=dict)
+    shapes: dict[CallShape, int] = field(default_factory=dict)
+
+    def recoded(self, table: KernelTable) -> KernelTable:
+        """A table with the codes of these texts, to which those are added that it has first."""
+        names, operations, shapes = self.codes_of(table.names, table.operations, table.shapes)
         own = table.measured
-        for name, codes in ((CALL_SHAPE, _merge(table.shapes, shapes)), (MODULES, name_codes)):
+        for name, codes in ((CALL_SHAPE, shapes), (MODULES, names)):
             if name in own:
                 own = {**own, name: recoded(own[name], codes)}
-        parts.append(
-            replace(
-                table,
-                kernel=_recode(table.kernel, name_codes),
-                group=_recode(table.group, name_codes),
-                operation=_recode(table.operation, _merge(table.operations, operations)),
-                measured=own,
-            )
+        return replace(
+            table,
+            kernel=_recode(table.kernel, names),
+            group=_recode(table.group, names),
+            operation=_recode(table.operation, operations),
+            measured=own,
         )
+
+    def codes_of(
+        self, names: Sequence[str], operations: Sequence[str], shapes: Sequence[CallShape]
+    ) -> tuple[Int32, Int32, Int32]:
+        return (
+            _merge(names, self.names),
+            _merge(operations, self.operations),
+            _merge(shapes, self.shapes),
+        )
+
+    def of(self, table: KernelTable) -> KernelTable:
+        """A table that has all these texts."""
+        texts = (tuple(each) for each in (self.names, self.operations, self.shapes))
+        return replace(table, **dict(zip(("names", "operations", "shapes"), texts, strict=True)))
+
+
+def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
+    """One table of several, with their dictionaries of texts merged."""
+    texts = MergedTexts()
+    parts = [texts.recoded(table) for table in tables]
     columns: dict[str, Any] = {
         name: _whole([getattr(part, name) for part in parts]) for name in COLUMNS
     }
@@ -442,9 +462,7 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
         name: _whole([part.measured.get(name, no) for part, no in zip(parts, nothing, strict=True)])
         for name in dict.fromkeys(name for part in parts for name in part.measured)
     }
-    return KernelTable(
-        tuple(names), tuple(operations), measured=measured, shapes=tuple(shapes), **columns
-    )
+    return texts.of(KernelTable((), (), measured=measured, **columns))
 
 
 def append(table: KernelTable, more: KernelTable) -> None:

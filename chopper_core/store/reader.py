@@ -167,11 +167,16 @@ def _columns(
 
 def _check_types(kind: type, columns: Mapping[str, AnyArray]) -> None:
     """Raise ValueError for columns, or lists of values, of another type than a record declares."""
-    annotations = (vars(base).get("__annotations__", {}) for base in kind.__mro__)
-    declared = {name: text.lower() for own in annotations for name, text in own.items()}
+    declared = _declared_types(kind)
     for name, values in columns.items():
         if declared.get(name) != values.dtype.name:
             raise ValueError(f"the column {name} is of {values.dtype.name}")
+
+
+@cache
+def _declared_types(kind: type) -> dict[str, str]:
+    annotations = (vars(base).get("__annotations__", {}) for base in kind.__mro__)
+    return {name: text.lower() for own in annotations for name, text in own.items()}
 
 
 def _check(table: KernelTable | SideTable, columns: Mapping[str, AnyArray], gpus: int) -> None:
@@ -199,8 +204,8 @@ def _check_labels(table: KernelTable, cubes: Mapping[frozenset[str], Cube]) -> N
 
 
 def _content(path: Path, stamp: tuple[int, int], *, is_verified: bool) -> Content:
-    way_out = layout.recreate(path.parent)
     if path.is_symlink():
+        way_out = layout.recreate(path.parent)
         raise DataError(f"{path} is a link: a store holds its own files; {way_out}")
     size, checksum = stamp
     if path.stat().st_size != size:

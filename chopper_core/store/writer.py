@@ -20,10 +20,12 @@ from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import ordered
 from chopper_core.store import format as layout
 from chopper_core.tables.arrow_files import write_arrow, write_lists
+from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.arrays import AnyArray, encodable, json_of
 from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent
+from chopper_core.util.workers import in_processes
 
 _MIN_SUMMED_ROWS: Final = 1 << 18
 """Rows from which a table gets cubes."""
@@ -88,19 +90,24 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     )
     cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
     samples = {n: [getattr(file, n).ravel() for file in run.cpu] for n in layout.CPU_ARRAYS}
-    places = {
-        layout.KERNELS: write_arrow(
-            folder / layout.KERNELS, {name: table.column(name) for name in COLUMNS}
-        ),
-        layout.MEASURED: write_arrow(folder / layout.MEASURED, table.measured),
-        layout.OPERATIONS: write_arrow(folder / layout.OPERATIONS, _cells(cubes)),
-        layout.SERIES: write_lists(folder / layout.SERIES, _series(run)),
-        layout.CPU: write_lists(folder / layout.CPU, samples),
-        **{
-            table.FILE: write_arrow(folder / table.FILE, table.columns())
-            for table in run.side_tables.values()
-        },
+    columns: dict[str, Mapping[str, AnyArray]] = {
+        layout.KERNELS: {name: table.column(name) for name in COLUMNS},
+        layout.MEASURED: table.measured,
+        layout.OPERATIONS: _cells(cubes),
+        **{side.FILE: side.columns() for side in run.side_tables.values()},
     }
+    lists = {layout.SERIES: _series(run), layout.CPU: samples}
+
+    def write(name: str) -> tuple[dict[str, ColumnPlace], tuple[int, int]]:
+        path = folder / name
+        if name in lists:
+            places = write_lists(path, lists[name])
+        else:
+            places = write_arrow(path, columns[name])
+        return places, stamp_of(path)
+
+    names = (*columns, *lists)
+    written = dict(zip(names, in_processes(write, names, len(table)), strict=True))
     fields = {name: getattr(run, name) for name in layout.run_fields()}
     stored = layout.StoredRun(
         msgspec.Raw(json_of(fields, _plain)),
@@ -118,10 +125,12 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
             table.FILE: msgspec.Raw(msgspec.json.encode(table.names))
             for table in run.side_tables.values()
         },
-        places,
+        {name: places for name, (places, _) in written.items()},
     )
     (folder / layout.RUN).write_bytes(msgspec.json.encode(stored))
-    files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
+    stamps = {name: stamp for name, (_, stamp) in written.items()}
+    stamps[layout.RUN] = stamp_of(folder / layout.RUN)
+    files = {name: stamps[name] for name in sorted(stamps)}
     index = layout.StoreIndex(
         layout.SCHEMA, layout.fingerprint(), encodable(run.name), encodable(origin), files
     )

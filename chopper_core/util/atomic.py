@@ -319,6 +319,13 @@ def publish(
         fresh.unlink(missing_ok=True)
 
 
+def write_at(handle: int, place: int, content: memoryview) -> None:
+    """Write to a place of an open file, which other processes may write to at the same time."""
+    while content:
+        written = os.pwrite(handle, content, place)
+        content, place = content.cast("B")[written:], place + written
+
+
 def stamp_of(path: Path, report: Callable[[int], object] = int) -> tuple[int, int]:
     """Size and CRC-32 of a file; `report` gets the number of bytes of each piece that is read."""
     checksum = 0

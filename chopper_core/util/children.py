@@ -103,11 +103,12 @@ def _leave_locks() -> None:
 os.register_at_fork(after_in_child=_leave_locks)
 
 
-def end_with(parent: int) -> None:
-    """End this process, whatever it does, soon after its parent, which SIGKILL asks nothing."""
+def end_with(parent: int, is_over: Callable[[], bool] = lambda: False) -> None:
+    """End this process, whatever it does, soon after its parent, which SIGKILL asks nothing, or
+    once its work is over."""
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent and not is_over():
             time.sleep(_POLL_S)
         os._exit(1)
 

@@ -6,11 +6,13 @@ The limit is one of the system: what a process allocates (RLIMIT_DATA), not the 
 from __future__ import annotations
 
 import errno
+import mmap
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+from weakref import finalize
 
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.patterns import late
@@ -172,6 +174,35 @@ def copies_limit(copies: int) -> tuple[int, int]:
     room, need = max(_limit - has, 0), WORKER_MB * 10**6
     fitting = min(copies, room // need - 1)
     return (fitting, has + room // (fitting + 1)) if fitting > 1 else (1, 0)
+
+
+def shared_bytes(size: int) -> mmap.mmap:
+    """Memory that copies of this process have in common with it, within the limit; raises
+    MemoryError."""
+    import resource
+
+    global _limit
+    if not _limit:
+        return mmap.mmap(-1, size)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if _allocated() + size > soft:
+        raise MemoryError
+    made = mmap.mmap(-1, size)
+    # The system doesn't count it.
+    _limit -= size
+    resource.setrlimit(resource.RLIMIT_DATA, (soft - size, hard))
+    finalize(made, _give_back_shared, size).atexit = False
+    return made
+
+
+def _give_back_shared(size: int) -> None:
+    import resource
+
+    global _limit
+    _limit += size
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (soft + size, hard))
 
 
 def jobs_fitting(jobs: int | None, each_bytes: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.util import children, debug, memory
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.nearby import Look, States, note_looks, noted_looks
 from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted, work_while
@@ -201,6 +201,13 @@ def in_processes(
                 with suppress(BrokenExecutor):
                     begun.submit(number + ahead)
             yield work_on(number) if error or not future else future.result()
+
+
+def in_common(count: int) -> Float64:
+    """Doubles, 0 at first, that copies of this process fill for it."""
+    if not count or _processes.get() < 2:
+        return np.zeros(count)
+    return np.frombuffer(memory.shared_bytes(8 * count), np.float64)
 
 
 def _is_daemon() -> bool:
@@ -414,7 +421,9 @@ def _start_worker(
     import signal
 
     children.forget_handlers()
-    children.end_with(parent)
+    # What has inherited its work has nothing to put away.
+    is_over = (lambda: shared.stop.value) if shared.inherited else (lambda: False)
+    children.end_with(parent, is_over)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
     _shared = shared
     _processes.set(processes)

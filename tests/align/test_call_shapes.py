@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.ingest.batches import gather
+from chopper_core.ingest.batches import TableContent, gather
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS
 from chopper_core.model.operator_inputs import Inputs, Shape
 from chopper_core.model.run import Run
@@ -288,7 +288,9 @@ def test_shapes_survive_joining_gathering_and_the_store(tmp_path: Path) -> None:
     assert CALL_SHAPE not in tables[2].measured and not tables[2].shapes
     expected = ["mm 6x20x32 bf16", "mm 6x40x32 bf16", "mm 6x20x32 bf16"]
     expected += ["mm 6x40x32 bf16", "mm 6x60x32 bf16"]
-    for whole in (concatenate(tables), gather(iter(tables), tmp_path / "gathered")):
+    contents = [TableContent.of(table) for table in tables]
+    gathered = gather(contents, tables.__getitem__, tmp_path / "gathered")
+    for whole in (concatenate(tables), gathered):
         has = np.flatnonzero(np.isfinite(whole.measured[CALL_SHAPE]))
         assert sorted(labels(whole.take(has))) == sorted(expected)
         assert len(whole.shapes) == 3

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.answers.opening import work_out
-from chopper_core.ingest.batches import gather
+from chopper_core.ingest.batches import TableContent, gather
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.inputs import Gpu, Source
 from chopper_core.model.run import Run
@@ -236,7 +236,8 @@ def store_of(ranks: int, kernels: int, parts: bool = False) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tables = Tables(ranks, kernels, measured=ranks * kernels <= LARGE[0] * LARGE[1])
         with TemporaryDirectory(dir=folder.parent) as together:
-            table = gather(tables, Path(together))
+            contents = [TableContent.of(each) for each in tables]
+            table = gather(contents, tables.__getitem__, Path(together))
             run = replace(run_of(ranks, kernels, table), name=folder.name)
             if parts:
                 columns = breakdown_columns(table, run.hardware)
