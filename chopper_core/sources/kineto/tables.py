@@ -693,7 +693,7 @@ def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int64:
 
 def _figure(values: Sequence[Any]) -> Float64:
     # Most files have no such figure: each is the default.
-    if values[0] is nan and values.count(nan) == len(values):
+    if values.count(nan) == len(values):
         return np.full(len(values), nan)
     return float_column(values)
 
