@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -247,6 +248,7 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
             if run.derived is not None:
                 run.derived.wait()
             run.memo.trim(_REMEMBERED)
+            gc.collect()  # Frames hold themselves, and with them megabytes.
             memory.give_back()
             is_done[taken[0]] = 1
 

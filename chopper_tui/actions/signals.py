@@ -93,11 +93,11 @@ async def metric(screen: Explorer, argument: str) -> None:
 async def next_metric(screen: Explorer, _: str, presses: int) -> None:
     """Show the next signal in the chart, or the view's next chart; after the last, the first."""
     if screen.view.name and screen.lanes is None:
-        for _ in range(presses):
+        for _press in range(presses):
             screen.next_picture()
     else:
         name = screen.frame.signal.name
-        for _ in range(presses):
+        for _press in range(presses):
             name = next_signal(screen.run, name)
         await metric(screen, name)
 
