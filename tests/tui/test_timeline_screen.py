@@ -57,17 +57,23 @@ async def test_the_screen_in_ascii_and_while_measuring() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", ["llllllll", "hhhh", "+++++", "+dddd", "....", ",,,", "cccc", "CCC", "----"]
+    ("opened", "keys"),
+    [
+        *[("2l+", keys) for keys in ("llllllll", "hhhh", "+++++", "+dddd", "....", ",,,", "cccc")],
+        *[("2l+", keys) for keys in ("CCC", "----")],
+        *[("jj", keys) for keys in ("]]]]", "[[[[[[[[", "MMM", "++++", "+---", "+dd", "++aaa")],
+    ],
 )
 async def test_presses_that_wait_lead_together_where_they_lead_one_by_one(
-    keys: str, monkeypatch: pytest.MonkeyPatch
+    opened: str, keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
-        await at.press("2", "l", "+")
-        start = at.frame.view
+        await at.press(*opened)
+        start, row = at.frame.view, at.label
         await at.press(*keys)
         wanted, said, text = at.frame.view, at.status, at.text()
         await at.command(f"go {render(start)}")
+        at.explore.table.move_to_label(row)
         shown, show = list[View](), at.explore.show
 
         def noted(data: ScreenData) -> None:
