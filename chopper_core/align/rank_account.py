@@ -34,7 +34,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.columns import narrowed
-from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Rows, column_types
+from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64, Rows, column_types
 from chopper_core.util.patterns import late
 
 OUTSIDE_STEPS: Final = "outside steps"
@@ -72,14 +72,12 @@ class RankAccount(Struct, frozen=True):
 
     charges: dict[str, AnyArray]
     outside: OutsideTime
-    gaps: HostGaps
-    """The idle and copy time whose hosts are asked what they did."""
     truncated: frozenset[int]
     """Steps of whose beginning the queue held work that isn't recorded."""
 
 
 def host_evidence(
-    trace: Trace, links: Links, gpu: Index, spans: StepSpans, place: Index, without: Index
+    trace: Trace, links: Links, gpu: Codes, spans: StepSpans, place: Index, without: Index
 ) -> dict[int, HostEvidence]:
     """What the host did, for each GPU that a rank drives; a thread that launches for several GPUs
     doesn't show for which of them a launch was that has no activity; `without` are those, as rows
@@ -98,7 +96,7 @@ def host_evidence(
     return found
 
 
-def _gpu_of_threads(links: Links, gpu: Index, threads: int) -> Int64:
+def _gpu_of_threads(links: Links, gpu: Codes, threads: int) -> Int64:
     """The only GPU that each thread launches for, else NOWHERE; of a rank with one GPU that."""
     if not gpu.any():
         return np.zeros(threads, np.int64)
@@ -113,13 +111,14 @@ def _gpu_of_threads(links: Links, gpu: Index, threads: int) -> Int64:
 def account_rank(
     trace: Trace,
     links: Links,
-    gpu: Index,
+    gpu: Codes,
     kind: Int8,
     iteration: Int32,
     evidence: Mapping[int, HostEvidence],
     beside: Intervals,
-) -> RankAccount:
-    """Charge the time of each GPU of a rank; `beside` is work next to its steps."""
+) -> tuple[RankAccount, HostGaps]:
+    """Charge the time of each GPU of a rank; `beside` is work next to its steps. The gaps are the
+    idle and copy time whose hosts are asked what they did."""
     activities = trace.activities
     charges: dict[str, AnyArray] = {}
     outside: list[OutsideTime] = []
@@ -131,8 +130,9 @@ def account_rank(
         launch, kinds = links.launch_ns[own], kind[own]
         stream, step = activities.stream[own], iteration[own]
         found = accounted(start, took, kinds, stream, launch, step, host)
-        columns = {name: narrowed(values) for name, values in found.columns.items()}
-        found = replace(found, columns=columns)
+        columns = found.columns
+        for name in columns:
+            columns[name] = narrowed(columns[name])
         thread = links.points.thread[own]
         gaps += _gaps(number, start, thread, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
@@ -142,8 +142,8 @@ def account_rank(
         else:
             for name, values in columns.items():
                 charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    every = reduce(OutsideTime.joined, outside), reduce(HostGaps.joined, gaps)
-    return RankAccount(charges, *every, frozenset(truncated))
+    account = RankAccount(charges, reduce(OutsideTime.joined, outside), frozenset(truncated))
+    return account, reduce(HostGaps.joined, gaps)
 
 
 def _waiting_in_queue(start: Int64, gaps: OutsideGaps, host: HostEvidence) -> set[int]:
