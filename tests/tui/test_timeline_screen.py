@@ -292,29 +292,23 @@ def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs)
             assert any(text.startswith(glyphs.cursor + picture.lanes[selected]) for text in texts)
 
 
-def one_lane(cells: LaneCells, seen: Interval, classes: tuple[str, ...] = ()) -> Lanes:
-    """A picture of a stream of one GPU."""
-    return Lanes(
+def test_kinds_are_in_the_halves_of_a_lane_without_colours() -> None:
+    kinds = np.array([[10, 60, 100, 0, 90, 0, 30], [0, 0, 0, 100, 80, 0, 40], [0] * 7])
+    busy = np.array([10, 60, 100, 100, 95, 0, 70])
+    cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
+    picture = Lanes(
         title="lanes",
         lanes=("GPU 0 s0",),
         owners=("GPU 0",),
         kinds=("compute", "comm", "copy"),
-        seen=seen,
+        seen=Interval(0, 700, 550, None, 700),
         pointed=(),
         signals=0,
         cells=lambda row, bins: cells,
         bands=lambda row, bins: (),
         strips=lambda row, bins: (),
         missing="nothing",
-        classes=classes,
     )
-
-
-def test_kinds_are_in_the_halves_of_a_lane_without_colours() -> None:
-    kinds = np.array([[10, 60, 100, 0, 90, 0, 30], [0, 0, 0, 100, 80, 0, 40], [0] * 7])
-    busy = np.array([10, 60, 100, 100, 95, 0, 70])
-    cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
-    picture = one_lane(cells, Interval(0, 700, 550, None, 700))
     for glyphs, wanted in ((UNICODE, "·▀▏▄█│█"), (ASCII, '."|_#|#')):
         width = 17
         assert bins_of(picture, width) == 7
@@ -410,8 +404,20 @@ def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> Non
     busy = np.array([100] * 14 + [50])
     spans = (Span(0, 12, "attn_fwd"), Span(13, 14, "k"))
     cells = LaneCells(kinds, busy, np.full(15, 100), spans, classes)
-    names = "GEMM", "attention", "elementwise", "copies", "optimizer", "other"
-    picture = one_lane(cells, Interval(0, 1500, 1450, None, 1500), names)
+    picture = Lanes(
+        title="lanes",
+        lanes=("GPU 0 s0",),
+        owners=("GPU 0",),
+        kinds=("compute", "comm", "copy"),
+        seen=Interval(0, 1500, 1450, None, 1500),
+        pointed=(),
+        signals=0,
+        cells=lambda row, bins: cells,
+        bands=lambda row, bins: (),
+        strips=lambda row, bins: (),
+        missing="nothing",
+        classes=("GEMM", "attention", "elementwise", "copies", "optimizer", "other"),
+    )
     glyphs = UNICODE.coloured(True)
     lines = draw_lanes(picture, 25, 6, glyphs)
     _, *lane = lines[3]
