@@ -24,7 +24,7 @@ from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwante
 from chopper_core.util.shelf import Shelf
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor, Future, ProcessPoolExecutor
 
 Read = TypeVar("Read")
 Item = TypeVar("Item")
@@ -102,9 +102,10 @@ def read_as_done(
 @contextmanager
 def helped(
     path: Path, work: Helper[Read], size_bytes: int, text_bytes: int
-) -> Iterator[tuple[Sequence[Future[Read | ChopperError]], Shelf] | None]:
-    """What other processes will have done at the same file, of that size, and the shelf on which
-    this one lays texts of it for them; None where this one is to read it alone."""
+) -> Iterator[tuple[Sequence[Future[Read | ChopperError]], Shelf, Callable[[], bool]] | None]:
+    """What other processes will have done at the same file, of that size, the shelf on which this
+    one lays texts of it for them, and whether all have ended; None where this one is to read it
+    alone."""
     workers, limit = memory.worker_limit(_processes.get(), size_bytes)
     if workers < 2 or _is_daemon():
         yield None
@@ -116,7 +117,7 @@ def helped(
             yield None
             return
         try:
-            yield begun.futures, begun.shelf
+            yield begun.futures, begun.shelf, begun.have_ended
         finally:
             begun.shelf.leave()
 
@@ -190,6 +191,7 @@ def in_processes(
             # None is left once workers died, or where they didn't start.
             future = begun.futures.pop(0) if begun.futures else None
             while future and not wait([future], _POLL_SECONDS).done:
+                begun.have_ended()
                 report(number)
             report(number)
             error = future and future.exception()
@@ -254,6 +256,7 @@ def _outcomes(
                 step = f"read and align {count} of {len(futures)} ranks"
                 progress(step, int(done.sum()), whole)
                 if number < 0:
+                    begun.have_ended()
                     continue
                 outcome = futures[number].exception() or futures[number].result()
                 if is_own and isinstance(outcome, tuple):
@@ -303,6 +306,8 @@ class _Begun(Struct):
     shelf: Shelf | None
     submit: Callable[[Any], None]
     """Begin something more."""
+    have_ended: Callable[[], bool]
+    """Whether all of it has; to be asked by who waits for that."""
 
 
 @contextmanager
@@ -338,12 +343,19 @@ def _submitted(
         futures.append(pool.submit(does, item, count))
         count += 1
 
+    def have_ended() -> bool:
+        if all(future.done() for future in futures):
+            return True
+        if executor is None:
+            _break_if_killed(pool)
+        return False
+
     with ExitStack() as stack:
         if executor is not None:
             for item in items:
                 futures.append(executor.submit(does, item, silent))
                 stack.callback(futures[-1].cancel)
-            yield _Begun(futures, bytes_read, None, submit)
+            yield _Begun(futures, bytes_read, None, submit, have_ended)
             return
         try:
             bytes_read = context.RawArray("q", len(items))
@@ -353,7 +365,7 @@ def _submitted(
                 shared = _Shared(bytes_read, stop, shelf, inherited)
                 given = (os.getpid(), shared, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
-                stack.callback(_end, pool, futures, is_awaited=inherited is not None)
+                stack.callback(_end, pool, futures, have_ended, is_awaited=inherited is not None)
                 stack.callback(setattr, stop, "value", True)
                 for item in items:
                     submit(item)
@@ -363,14 +375,37 @@ def _submitted(
             stack.close()
             futures.clear()
             shelf = None
-        yield _Begun(futures, np.frombuffer(bytes_read, np.int64), shelf, submit)
+        done = np.frombuffer(bytes_read, np.int64)
+        yield _Begun(futures, done, shelf, submit, have_ended)
 
 
-def _end(pool: Executor, futures: Sequence[Future[Any]], *, is_awaited: bool) -> None:
+def _end(
+    pool: Executor,
+    futures: Sequence[Future[Any]],
+    have_ended: Callable[[], bool],
+    *,
+    is_awaited: bool,
+) -> None:
     """Wait for workers that have something to do; others end by themselves, and the pool's threads
     with them."""
-    wait = is_awaited or not all(each.done() for each in futures)
-    pool.shutdown(wait=wait, cancel_futures=True)
+    from concurrent.futures import wait
+
+    for future in futures:
+        future.cancel()
+    while not have_ended():
+        is_awaited = True
+        wait(futures, _POLL_SECONDS)
+    pool.shutdown(wait=is_awaited, cancel_futures=True)
+
+
+def _break_if_killed(pool: ProcessPoolExecutor) -> None:
+    """End a pool of which a worker was killed: while others could still write to it, it waits for
+    the rest of what that one was sending, without end."""
+    workers = [*(pool._processes or {}).values()]
+    if any(worker.exitcode for worker in workers):
+        for worker in workers:
+            worker.kill()
+        vars(pool._result_queue)["_writer"].close()
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def first(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[Any]:
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(work, path, silent, shelf)
         future.add_done_callback(lambda _: shelf.is_left.set())
-        yield [future], shelf
+        yield [future], shelf, future.done
         shelf.leave()
 
 
@@ -91,7 +91,8 @@ def meanwhile(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[A
     """Three others, of which some may find nothing."""
     shelf = Shelf(get_context("fork"), 3, text_bytes)
     with ThreadPoolExecutor(3) as threads:
-        yield [threads.submit(work, path, silent, shelf) for _ in range(3)], shelf
+        futures = [threads.submit(work, path, silent, shelf) for _ in range(3)]
+        yield futures, shelf, lambda: all(future.done() for future in futures)
         shelf.leave()
 
 

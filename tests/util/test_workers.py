@@ -244,13 +244,23 @@ def test_what_fails_beside_fails_here(files: list[Path], jobs: int) -> None:
 
 SHARING = """
 import os, sys
+from multiprocessing.connection import Connection
 import pyarrow
 from chopper_core.util.children import may_fork
 from chopper_core.util.workers import in_processes, shared_by
 squares, parent = [number * number for number in range(40)], os.getpid()
 assert may_fork(), "at first"
+plain = Connection._send
+def send(self, content, *given):
+    if b"half" in bytes(content[:200]):
+        os.write(self.fileno(), content[:1000])
+        os.kill(os.getpid(), 9)
+    plain(self, content, *given)
+Connection._send = send
 def work(number):
     here = os.getpid()
+    if number == 7 and here != parent and sys.argv[1] == "killed while it sends":
+        return "half", bytes(100_000)
     if number == 7 and here != parent:
         if sys.argv[1] == "killed":
             os.kill(here, 9)
@@ -290,8 +300,9 @@ def test_copies_of_a_process_share_what_it_has(how: str, jobs: int, here: int) -
 
 
 @NEEDS_FORKS
-def test_what_a_killed_copy_left_is_done_here() -> None:
-    done = shared_out("killed", 2)
+@pytest.mark.parametrize("when", ["killed", "killed while it sends"])
+def test_what_a_killed_copy_left_is_done_here(when: str) -> None:
+    done = shared_out(when, 2)
     assert 0 < int(done.stdout) <= 40, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -340,7 +351,8 @@ def test_who_waits_for_copies_can_cancel(monkeypatch: pytest.MonkeyPatch, is_lon
     before = multiprocessing.active_children()
     with shared_by(2), pytest.raises(Cancelled):
         list(in_processes(work, range(10), report=report))
-    assert multiprocessing.active_children() == before
+    # What others left may end meanwhile.
+    assert {*multiprocessing.active_children()} <= {*before}
 
 
 def test_few_rows_are_worked_on_here() -> None:

@@ -130,7 +130,7 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
     with helped(source.path, work, source.likely_bytes, text_bytes) as others:
         if others is None:
             return own.rest(source)
-        futures, shelf = others
+        futures, shelf, have_ended = others
         for part, pieces in _parts(source, part_bytes, first):
             if any(future.done() for future in futures):
                 return None
@@ -138,7 +138,7 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
                 break
         shelf.close()
         shares: list[Given] = [(own.parts, own.tables.share())]
-        columns = shelf.given(lambda: all(future.done() for future in futures))
+        columns = shelf.given(have_ended)
         for future in futures:
             if future.exception() or not isinstance(given := future.result(), tuple):
                 return None
