@@ -149,23 +149,33 @@ def telling(words: Iterable[str]) -> list[str]:
     return [word for word in known if word not in FILLING] or known
 
 
-def _score(word: str, title: str, why: str) -> float:
-    own = f" {stem(word)}" + " " * word.isdigit()
-    if own in title:
-        return _OWN
-    if len(own) > 2 and own[1:] in title:
-        return _WITHIN
-    others = _alike().get(own[1:], ()) or _alike().get(word, ())
-    if any(_has(title, other) for other in others):
-        return _OTHER
-    if own in why:
-        return _EXPLAINED
-    return _MEANT * any(_has(why, other) for other in others)
+class _Wanted(NamedTuple):
+    """What a word is looked for as, in texts whose words stand between spaces."""
 
+    word: str
+    own: str
+    within: str
+    others: tuple[str, ...]
+    """Whole words that mean the same, be they of several; `/s` may end one."""
 
-def _has(text: str, word: str) -> bool:
-    """Whether a text has a whole word, be it of several; `/s` may end one."""
-    return f" {word} " in text or f" {word}s " in text or (word[0] == "/" and f"{word} " in text)
+    @classmethod
+    def of(cls, word: str) -> _Wanted:
+        own = f" {stem(word)}" + " " * word.isdigit()
+        alike = _alike().get(own[1:], ()) or _alike().get(word, ())
+        others = [text for each in alike for text in (f" {each} ", f" {each}s ")]
+        others += [f"{each} " for each in alike if each[0] == "/"]
+        return cls(word, own, own[1:] if len(own) > 2 else own, tuple(others))
+
+    def score(self, title: str, why: str) -> float:
+        if self.own in title:
+            return _OWN
+        if self.within in title:
+            return _WITHIN
+        if any(each in title for each in self.others):
+            return _OTHER
+        if self.own in why:
+            return _EXPLAINED
+        return _MEANT * any(each in why for each in self.others)
 
 
 class _Scored(NamedTuple):
@@ -175,10 +185,10 @@ class _Scored(NamedTuple):
     is_titled: bool
 
 
-def _hit(entry: Offer, words: Sequence[str], filling: Sequence[str]) -> _Scored:
+def _hit(entry: Offer, words: Sequence[_Wanted], filling: Sequence[str]) -> _Scored:
     title, why = spaced(entry.title), spaced(entry.why)
-    scores = [_score(word, title, why) for word in words]
-    missing = tuple(word for word, score in zip(words, scores, strict=True) if not score)
+    scores = [word.score(title, why) for word in words]
+    missing = tuple(each.word for each, score in zip(words, scores, strict=True) if not score)
     named = sum(score >= _OTHER for score in scores)
     # Of two titles that have the words the shorter one says nothing else.
     score = _FILLED * sum(f" {word} " in title for word in filling)
@@ -206,7 +216,8 @@ def found_among(
     words = telling(every)
     filling = [word for word in every if word not in words]
     most = len(words) if is_near else 0 if is_whole else len(words) // 2
-    hits = [_hit(entry, words, filling) for entry in entries]
+    wanted = [_Wanted.of(word) for word in words]
+    hits = [_hit(entry, wanted, filling) for entry in entries]
     hits = [hit for hit in hits if hit.score > 0 and len(hit.missing) <= most]
     hits.sort(key=lambda hit: (not hit.is_titled, -hit.score))
     able = [hit for hit in hits if not hit.entry.lacks]

@@ -5,6 +5,7 @@ Textual has no public way to read a screen as text, and its picture of one has s
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -26,6 +27,7 @@ from textual.color import TRANSPARENT
 from textual.geometry import Size
 from textual.keys import _character_to_key
 from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import Screen
 from textual.strip import Strip
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
 T = TypeVar("T")
+_TICK_S: Final = 0.0005
+"""Timers without a delay are due after it."""
+_MOST_TURNS: Final = 50
 key_of_character = _character_to_key
 """A character's key as bindings name it: `[` is `left_square_bracket`."""
 
@@ -429,7 +434,29 @@ def without_toasts(app: App[Any]) -> None:
 
 
 async def messages_done(pilot: Pilot[Any]) -> None:
+    """Wait until the app and each widget wait for their next message.
+
+    Textual sends a message to each to know: that takes most of the time of a key.
+    """
+    await asyncio.sleep(_TICK_S)
+    for _ in range(_MOST_TURNS):
+        if all(map(_is_waiting, _pumps_of(pilot.app))):
+            return
+        await asyncio.sleep(0)
     await pilot._wait_for_screen()
+
+
+def _pumps_of(app: App[Any]) -> Iterator[MessagePump]:
+    yield app
+    if app.screen_stack:
+        yield from app.screen.walk_children(with_self=True)
+
+
+def _is_waiting(pump: MessagePump) -> bool:
+    if pump._closed or (pump._task is None and not pump._running):
+        return True
+    queue: Any = pump._message_queue
+    return queue.empty() and bool(queue.ready_event._waiters) and pump._pending_message is None
 
 
 def is_holding_back(app: App[Any]) -> bool:

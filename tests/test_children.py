@@ -148,25 +148,33 @@ echo "card0,45.0"
 SAMPLER = (sys.executable, "-P", "-m", "chopper_core.record.sampler")
 
 
-@pytest.mark.parametrize("name", ["a b", "x$(touch Y)", "-'\";touch Y;", "{}"])
-def test_a_tool_of_the_sampler_writes_below_any_name(name: str, tmp_path: Path) -> None:
-    """The shell that calls rocm-smi reads no path; and it ends with a sampler that is killed."""
-    run, folder = tmp_path / name, tmp_path / "bin"
-    for each in (run, folder):
-        each.mkdir()
+def test_a_tool_of_the_sampler_writes_below_any_name(tmp_path: Path) -> None:
+    """The shell that calls rocm-smi reads no path; and it ends with a sampler that is killed.
+
+    Each takes seconds, of which it rests most: they run side by side.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir()
     (folder / "rocm-smi").write_text(ROCM_SMI)
     (folder / "rocm-smi").chmod(0o755)
     known = {**environment(tmp_path), "PATH": f"{folder}:/usr/bin:/bin"}
-    process = subprocess.Popen([*SAMPLER, str(run)], cwd=tmp_path, env=known)
-    telemetry = run / f"telemetry-{name_of_host()}.csv"
+    processes = {}
     try:
-        assert until(lambda: telemetry.is_file() and "card0" in telemetry.read_text())
-        before = descendants(process.pid)
+        for name in ("a b", "x$(touch Y)", "-'\";touch Y;", "{}"):
+            (tmp_path / name).mkdir()
+            call = [*SAMPLER, str(tmp_path / name)]
+            processes[name] = subprocess.Popen(call, cwd=tmp_path, env=known)
+        for name in processes:
+            log = tmp_path / name / f"telemetry-{name_of_host()}.csv"
+            assert until(lambda log=log: log.is_file() and "card0" in log.read_text()), name
+        before = {name: descendants(process.pid) for name, process in processes.items()}
     finally:
-        process.kill()
-        process.wait()
+        for process in processes.values():
+            process.kill()
+            process.wait()
     assert not list(tmp_path.rglob("Y"))
-    assert before and until(lambda: not any(map(runs, before)))
+    for name, below in before.items():
+        assert below and until(lambda below=below: not any(map(runs, below))), name
 
 
 def text_of(path: Path) -> str:

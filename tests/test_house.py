@@ -75,7 +75,17 @@ def test_conditions_are_written_as_conditions(nodes: dict[Path, list[ast.AST]]) 
     assert found == []
 
 
-ROLES = {"answer", "main", "missing_from", "read", "recognise", "run", "set_frame", "write"}
+ROLES = {
+    "answer",
+    "main",
+    "missing_from",
+    "preview",
+    "read",
+    "recognise",
+    "run",
+    "set_frame",
+    "write",
+}
 """What a registry calls in each of its modules."""
 
 

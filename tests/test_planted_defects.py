@@ -19,6 +19,7 @@ from tests.programs.bench.doubts import (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -45,6 +46,7 @@ def test_a_generated_run_is_without_a_doubt() -> None:
     assert generated("annotated", 1000).run.doubts == ()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["a buffer of kernels lost", "an impossibly long kernel"])
 def test_a_defect_of_one_rank_accuses_no_gpu(name: str) -> None:
     """What was lost is no reason that the others wait for it."""

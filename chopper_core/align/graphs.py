@@ -117,7 +117,7 @@ _FEWEST_ALIKE: Final = 64
 """So many kernels at the end of a step are of its end alone."""
 
 
-def stand_ins(host: Host, iteration: Int32) -> tuple[Index, Index]:
+def stand_ins(host: Host, iteration: Int32) -> tuple[Int32, Int32]:
     """Activities launched before the profile, and for each that at its place in a recorded step.
 
     On each stream they run before all recorded work. They end where the first recorded step
@@ -125,7 +125,7 @@ def stand_ins(host: Host, iteration: Int32) -> tuple[Index, Index]:
     there, kernels have the places of that step as long as their names are its names.
     """
     name, linked = host.trace.activities.name, host.links.points.known()
-    found, partners = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+    found, partners = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     for rows in np.split(host.order.rows, np.flatnonzero(host.order.new_stream)[1:]):
         known = np.flatnonzero(linked[rows])
         lost = int(known[0]) if len(known) else 0

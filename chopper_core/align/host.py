@@ -4,7 +4,7 @@ from backward operators to their forward operators."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
-from chopper_core.align.labels import NOWHERE, Intervals, Order, Points
+from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, in_blocks, values_over
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.columns import Interner
@@ -42,7 +42,7 @@ REPLAYS_GRAPH: Final = late(r"GraphLaunch")
 class Links(Struct, frozen=True):
     """The launch of each activity, if the trace records it."""
 
-    launch: Index
+    launch: Int32
     """Row of `Trace.launches`, or -1."""
     launch_ns: Int64
     """Start of the launch call, or NO_TIME."""
@@ -72,9 +72,10 @@ def link(trace: Trace) -> Links:
         starts = launches.start_ns[order[first[row] : last[row]]]
         before = np.searchsorted(starts, activities.start_ns[row], "right")
         chosen[row] = first[row] + max(int(before) - 1, 0)
-    launch = np.full(len(activities), -1, np.intp)
+    launch = np.full(len(activities), -1, np.int32)
     if len(order):
-        launch = np.where(found, order[chosen], -1)
+        launch[found] = order[chosen[found]]
+    del correlation, first, last, chosen
 
     # Row -1 holds what activities without a launch have.
     launch_ns = np.append(launches.start_ns, NO_TIME)[launch]
@@ -116,13 +117,17 @@ def _by_code(
     codes: Codes,
     value: Callable[[str], int],
     used: Index | None = None,
-    kind: DTypeLike = np.intp,
+    kind: DTypeLike = np.int32,
 ) -> AnyArray:
     """A number for each code, computed once per distinct name; `used` are the codes that occur."""
     used = _used(names, codes) if used is None else used
     numbers = np.zeros(len(names), kind)
     numbers[used] = [value(names[code]) for code in used.tolist()]
-    return numbers[codes]
+    found = np.empty(len(codes), kind)
+    # Codes are narrow, and numpy makes positions of as many as it gets at once.
+    for block in in_blocks(len(codes)):
+        found[block] = numbers[codes[block]]
+    return found
 
 
 def codes_matching(
@@ -133,7 +138,10 @@ def codes_matching(
 
 
 def _used(names: Sequence[str], codes: Codes) -> Index:
-    return np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    is_used = np.zeros(len(names), np.bool_)
+    for block in in_blocks(len(codes)):
+        is_used[codes[block]] = True
+    return np.flatnonzero(is_used)
 
 
 class Host:
@@ -148,7 +156,7 @@ class Host:
         self.ranges = trace.ranges
         self._matching: dict[str, list[int]] = {}
         """The codes of the names that each pattern occurs in."""
-        self.stand_ins: tuple[Index, Index] = np.empty(0, np.intp), np.empty(0, np.intp)
+        self.stand_ins: tuple[Int32, Int32] = np.empty(0, np.int32), np.empty(0, np.int32)
         """Activities without a launch record, and those at their places in another step."""
 
     @cached_property
@@ -178,6 +186,12 @@ class Host:
     def backward(self) -> Backward:
         return link_backward(self)
 
+    def forget_ranges(self) -> None:
+        """Give back the memory of what places ranges, once labels are found: of backward operators
+        it is kept what they say of each activity."""
+        _ = self.linked, self.forward
+        del self.backward
+
     @cached_property
     def captured(self) -> Points:
         """The launch of each activity; for kernels of a graph the one that was captured."""
@@ -198,16 +212,20 @@ class Host:
         again = replace(again, value=np.full(len(again), NOWHERE, np.intp))
         return self.backward.forward.take(linked.joined(again).innermost(self.captured))
 
-    def ends(self, rows: Index | slice) -> Int64:
+    def ends(self, rows: Codes | slice) -> Int64:
         return self.ranges.start_ns[rows] + self.ranges.duration_ns[rows]
 
-    def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
+    def intervals(self, rows: Codes, values: Codes | None = None) -> Intervals:
         return Intervals(
             self.ranges.thread[rows],
             self.ranges.start_ns[rows],
             self.ends(rows),
             rows if values is None else values,
         )
+
+    def many(self, rows: Codes, value: Codes | None = None) -> ManyRanges:
+        """As `intervals`, for rows of which there may be as many as ranges."""
+        return ManyRanges(self, rows, rows if value is None else value)
 
     def valued(self, where: Mask, value: Callable[[str], int]) -> Intervals:
         """Some ranges with a number for each name."""
@@ -233,12 +251,12 @@ class Host:
         rows = rows[stable_order(self.ranges.name[rows])].astype(np.int32)
         return {code: rows[own] for code, own in runs_of(self.ranges.name[rows])}
 
-    def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
+    def by_name(self, value: Callable[[str], int], rows: Codes | None = None) -> Int32:
         """A number for each of the ranges, computed once per distinct name."""
         name = self.ranges.name if rows is None else self.ranges.name[rows]
         return _by_code(self.trace.names, name, value)
 
-    def by_kernel(self, value: Callable[[str], int]) -> Index:
+    def by_kernel(self, value: Callable[[str], int]) -> Int32:
         kernel = self.trace.activities.name
         return _by_code(self.trace.names, kernel, value, self._kernels)
 
@@ -251,7 +269,7 @@ class Host:
         return used
 
     @cached_property
-    def _classes(self) -> tuple[Interner, Index]:
+    def _classes(self) -> tuple[Interner, Int32]:
         """The classes of kernels, and the number of each activity's."""
         number = Interner()
         return number, self.by_kernel(lambda name: number[kernel_class(name)])
@@ -311,6 +329,24 @@ class Host:
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
         )
         return backward[~isin(backward, self.ranges.thread[own])]
+
+
+class ManyRanges(Struct, frozen=True):
+    """Ranges with a value each, of which a few at a time are held as intervals."""
+
+    host: Host
+    rows: Codes
+    value: Codes
+
+    def innermost(self, points: Points, among: Mask | None = None) -> Index:
+        return values_over(self._blocks(), points, among)
+
+    def outermost(self, points: Points, among: Mask | None = None) -> Index:
+        return values_over(self._blocks(), points, among, 1)
+
+    def _blocks(self) -> Iterator[Intervals]:
+        for block in in_blocks(len(self.rows)):
+            yield self.host.intervals(self.rows[block], self.value[block])
 
 
 class Backward(Struct, frozen=True):

@@ -27,7 +27,7 @@ from chopper_core.model.side_table import (
 from chopper_core.model.table import KernelTable
 from chopper_core.sources.trace import HostCategory, HostRanges, Trace
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
+from chopper_core.util.arrays import Codes, Float64, Index, Int8, Int32, Int64, Rows
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
@@ -88,13 +88,13 @@ def host_time(trace: Trace, links: Links, gaps: HostGaps) -> HostTime:
     del begin, end
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
     if is_alone.any():
-        alone = pieces.take(is_alone)
-        others = _pieces(trace, last[alone.gap], alone.start_ns, alone.end_ns)
+        alone, pieces = pieces.take(is_alone), pieces.take(~is_alone)
+        gap = alone.gap
+        others = _pieces(trace, last[gap], alone.start_ns, alone.end_ns)
         if others is None:
             return empty(HostTime)
-        others = replace(others, gap=alone.gap[others.gap])
-        pieces = pieces.take(~is_alone).joined(others)
-        del alone, others
+        pieces = pieces.joined(replace(others, gap=gap[others.gap]))
+        del alone, others, gap
     order = stable_order(pieces.start_ns)
     pieces = pieces.take(order[stable_order(gaps.gpu[pieces.gap[order]])])
     length = pieces.end_ns - pieces.start_ns
@@ -201,7 +201,7 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     return _GapPieces(gap, start, stop, codes)
 
 
-def read_host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
+def read_host_lane(trace: Trace, links: Links, gpu: Codes) -> HostLane:
     """Outermost operators and runtime calls of the threads that launch each GPU's work.
 
     A thread that launches for several GPUs is on the lane of each. Empty if there is too much.
@@ -301,7 +301,7 @@ def align_memory(
         return np.where(row >= 0, codes[row], -1).astype(np.int32)
 
     host = Host(trace)
-    running = host.intervals(host.operators, trace.ranges.name[host.operators].astype(np.intp))
+    running = host.many(host.operators, trace.ranges.name[host.operators])
     operator = renamed(running.innermost(points), trace.names)
     operation = renamed(label(table.operation), table.operations)
     events = MemoryEvents(

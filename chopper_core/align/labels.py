@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Final
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, Rule
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Numbers, Rows
+from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import common_of, isin, numbered_rows, run_mask, stable_order
 
 NOWHERE = -1
@@ -69,33 +69,35 @@ class Labels(Struct, frozen=True):
 class Order(Struct, frozen=True):
     """The activities of a GPU in the order in which each stream ran them."""
 
-    rows: Index
+    rows: Int32
     """Rows, stream after stream, by start."""
     new_stream: Mask
     """Where in `rows` a stream begins."""
 
     @classmethod
     def of(cls, stream: Int64, start_ns: Int64) -> Order:
-        rows = np.lexsort((start_ns, stream))
+        rows = np.lexsort((start_ns, stream)).astype(np.int32)
         return cls(rows, run_mask(stream[rows]))
 
-    def nearest(self, has: Mask, *, forwards: bool) -> Index:
+    def nearest(self, has: Mask, *, forwards: bool) -> Int32:
         """For each row the nearest earlier row of its stream for which `has` holds, or -1.
 
         With `forwards` the nearest later one.
         """
         count = len(self.rows)
-        nearest = np.full(count, -1, np.intp)
-        stream = np.cumsum(self.new_stream)
-        position = np.where(has[self.rows], np.arange(count), count if forwards else -1)
+        nearest = np.full(count, -1, np.int32)
+        stream = np.cumsum(self.new_stream, dtype=np.int32)
+        every = np.arange(count, dtype=np.int32)
+        position = np.where(has[self.rows], every, np.int32(count if forwards else -1))
+        del every
         if forwards:
             position = np.minimum.accumulate(position[::-1])[::-1]
         else:
             position = np.maximum.accumulate(position)
         exists = (position >= 0) & (position < count)
-        inside = np.where(exists, position, 0)
+        inside = np.where(exists, position, np.int32(0))
         exists &= stream[inside] == stream
-        nearest[self.rows] = np.where(exists, self.rows[inside], -1)
+        nearest[self.rows] = np.where(exists, self.rows[inside], np.int32(-1))
         return nearest
 
 
@@ -181,7 +183,6 @@ class Points(Struct, frozen=True, dict=True):
         thread = np.where(rows >= 0, self.thread[rows], np.int32(NOWHERE))
         return Points(thread.astype(np.int32), self.time_ns[rows])
 
-    @cached_property
     def anywhere(self) -> Points:
         """The same instants, all on thread 0."""
         return Points(np.where(self.known(), np.int32(0), np.int32(NOWHERE)), self.time_ns)
@@ -200,9 +201,9 @@ class Points(Struct, frozen=True, dict=True):
         return section + np.minimum(np.maximum(time_ns, low - 1), high + 1) - low
 
     @cached_property
-    def line(self) -> tuple[Index, Int64]:
+    def line(self) -> tuple[Int32, Int64]:
         """Rows and places of the known points in order, sorted once for all sets of intervals."""
-        rows = np.flatnonzero(self.known())
+        rows = np.flatnonzero(self.known()).astype(np.int32)
         at = self.place(self.thread[rows], self.time_ns[rows])
         order = np.argsort(at, kind="stable")
         return rows[order], at[order]
@@ -214,7 +215,7 @@ class Intervals(Rows, frozen=True):
     thread: Int32
     start_ns: Int64
     end_ns: Int64
-    value: Index
+    value: Codes
 
     def innermost(
         self, points: Points, among: Mask | None = None, *, any_thread: bool = False
@@ -226,7 +227,7 @@ class Intervals(Rows, frozen=True):
         """
         if any_thread:
             everywhere = replace(self, thread=np.zeros_like(self.thread))
-            return everywhere.innermost(points.anywhere, among)
+            return everywhere.innermost(points.anywhere(), among)
         return self._paint(points, among, -1)
 
     def outermost(self, points: Points, among: Mask | None = None) -> Index:
@@ -248,31 +249,50 @@ class Intervals(Rows, frozen=True):
             last = count - 1 - over[::-1].argmax(axis=0)
             found[rows] = np.where(over.any(axis=0), self.value[order[last, 0]], -1)
             return found
-        rows, line = points.line
-        if among is not None:
-            kept = among[rows]
-            rows, line = rows[kept], line[kept]
-        if not len(rows):
-            return found
-        covers, low, high = map(np.concatenate, zip(*self._covering(points, line), strict=True))
-        order = stable_order(sign * (self.end_ns[covers] - self.start_ns[covers]))
-        last = last_over(low[order], high[order], len(rows))
-        is_covered = last >= 0
-        found[rows[is_covered]] = self.value[covers[order[last[is_covered]]]]
-        return found
+        blocks = (self.take(block) for block in in_blocks(count))
+        return values_over(blocks, points, among, sign)
 
-    def _covering(self, points: Points, line: Int64) -> Iterator[tuple[Int32, ...]]:
-        """The intervals over any point of a line, and where in it these begin and end; by blocks,
-        since a trace has many times more ranges than activities."""
-        line = np.append(line, np.iinfo(np.int64).max)
-        for begin in range(0, len(self), BLOCK):
-            block = slice(begin, begin + BLOCK)
-            end = points.place(self.thread[block], self.end_ns[block])
-            low = np.searchsorted(line, points.place(self.thread[block], self.start_ns[block]))
-            covers = np.flatnonzero(line[low] <= end)
-            high = np.searchsorted(line, end[covers], "right")
-            # Half as wide: those of all blocks are held at once.
-            yield tuple(each.astype(np.int32) for each in (covers + begin, low[covers], high))
+    def covering(self, points: Points, line: Int64) -> tuple[AnyArray, ...]:
+        """The values and lengths of the intervals over any point of a line, which a last one ends
+        that is beyond all; and where in it these begin and end."""
+        end = points.place(self.thread, self.end_ns)
+        low = np.searchsorted(line, points.place(self.thread, self.start_ns))
+        covers = np.flatnonzero(line[low] <= end)
+        high = np.searchsorted(line, end[covers], "right")
+        length = self.end_ns[covers] - self.start_ns[covers]
+        # Half as wide: those of all blocks are held at once.
+        return self.value[covers], length, low[covers].astype(np.int32), high.astype(np.int32)
+
+
+def in_blocks(count: int) -> list[slice]:
+    """So many rows in blocks: a trace has many times more ranges than activities."""
+    return [slice(begin, begin + BLOCK) for begin in range(0, count, BLOCK)]
+
+
+def values_over(
+    blocks: Iterable[Intervals], points: Points, among: Mask | None = None, sign: int = -1
+) -> Index:
+    """The value of the shortest interval over each point, or of the longest with a positive sign,
+    of intervals that are given in blocks; of equally long ones the later one."""
+    found = np.full(len(points), -1, np.intp)
+    rows, line = points.line
+    if among is not None:
+        kept = among[rows]
+        rows, line = rows[kept], line[kept]
+    if not len(rows):
+        return found
+    line = np.append(line, np.iinfo(np.int64).max)
+    covering = [block.covering(points, line) for block in blocks]
+    if not covering:
+        return found
+    value, length, low, high = map(np.concatenate, zip(*covering, strict=True))
+    del covering, line
+    order = stable_order(sign * length)
+    del length
+    last = last_over(low[order], high[order], len(rows))
+    is_covered = last >= 0
+    found[rows[is_covered]] = value[order[last[is_covered]]]
+    return found
 
 
 def last_over(low: Int32, high: Int32, count: int) -> Index:

@@ -196,7 +196,7 @@ def without_model(host: Host, work: ModelWork) -> dict[str, int]:
     is_lacking = np.isnan(work.flops) & np.isnan(work.bytes) & np.isnan(work.shape)
     is_lacking &= host.kind == Kind.COMPUTE
     rows = np.flatnonzero(is_lacking)
-    around = host.intervals(host.operators).innermost(host.captured, is_lacking)[rows]
+    around = host.many(host.operators).innermost(host.captured, is_lacking)[rows]
     inside = around[around != NOWHERE]
     reason = np.zeros(len(rows), np.intp)
     modelled = host.by_name(has_model, inside) > 0

@@ -170,8 +170,10 @@ def label_operations(
         lambda name: names.code(matched_group(_CUSTOM_NODE, name)),
     )
     labels.fill_by(custom.innermost, points, Rule.HOST_OPERATOR)
-    is_operator = host.is_operator & ~host.named(_WRAPPERS)
-    operators = host.valued(is_operator, lambda name: names.code(name.removeprefix("aten::")))
+    rows = np.flatnonzero(host.is_operator & ~host.named(_WRAPPERS)).astype(np.int32)
+    operators = host.many(
+        rows, host.by_name(lambda name: names.code(name.removeprefix("aten::")), rows)
+    )
     labels.fill_by(operators.outermost, forward, Rule.AUTOGRAD)
     # On any thread, such as the one around backward().
     in_vocabulary = host.is_annotation & host.named(VOCABULARY)
@@ -179,7 +181,7 @@ def label_operations(
     around = partial(regions.innermost, any_thread=True)
     labels.fill_by(around, points, Rule.ANNOTATION, in_backward)
     labels.fill_by(operators.outermost, points, Rule.HOST_OPERATOR)
-    del custom, operators, regions, around  # They may be as large as the trace.
+    del rows, custom, operators, regions, around  # They may be as large as the trace.
     # The work that autograd's nodes run directly.
     is_node = host.is_operator & host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
     nodes = host.valued(is_node, lambda name: names.code(matched_group(_NODE, name)))

@@ -114,7 +114,7 @@ def label_phases(
 
     def inside(pattern: re.Pattern[str]) -> Mask:
         rows = np.flatnonzero(host.named(pattern) & host.is_operator)
-        return host.intervals(rows).innermost(points, labels.missing()) >= 0
+        return host.many(rows).innermost(points, labels.missing()) >= 0
 
     # Evaluation and the like run the model's forward, and are no part of the step's own.
     if len(beside):

@@ -100,7 +100,9 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
         trace = on_clock.trace
         host = Host(trace, captured_points)
     activities = trace.activities
-    devices, gpu = ranked(activities.device)
+    devices, numbers = ranked(activities.device)
+    gpu = numbers.astype(np.int32)
+    del numbers
     kind, links = host.kind, host.links
     collectives = read_collectives(host)
     inference = read_inference(host)
@@ -116,8 +118,10 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
     beside = side_intervals(host)
 
     def accounts() -> tuple[RankAccount, HostTime, HostLane]:
-        found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence, beside)
-        return found, host_time(trace, bare, found.gaps), read_host_lane(trace, bare, gpu)
+        found, gaps = account_rank(trace, bare, gpu, kind, iterations.codes, evidence, beside)
+        idle = host_time(trace, bare, gaps)
+        del gaps
+        return found, idle, read_host_lane(trace, bare, gpu)
 
     modules, host.backward = of_ranges()
     del of_ranges
@@ -131,6 +135,7 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
         host, modules, collectives, iterations, phases, places, beside
     )
     mark_outside(layers, operations, operation_names)
+    host.forget_ranges()
     for labels in (layers, operations):
         inferred = host.stand_ins[0][labels.rules[host.stand_ins[0]] != Rule.NONE]
         labels.rules[inferred] = Rule.CONTEXT
@@ -161,7 +166,7 @@ def _in_order_of_file(trace: Trace) -> tuple[AlignedRank, OutsideTime]:
         names=names,
         operations=operation_names,
         shapes=work.shapes,
-        gpu=gpu.astype(np.int32),
+        gpu=gpu,
         iteration=iterations.codes,
         phase=phases.codes.astype(np.int8),
         layer=layers.codes,

@@ -18,7 +18,9 @@ from chopper_core.model.accounting import (
     NO_GAPS,
     Account,
     OutsideGaps,
+    account,
     accounted,
+    launch_overheads,
 )
 from chopper_core.model.side_table import HostState
 from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
@@ -34,7 +36,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.columns import narrowed
-from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Rows, column_types
+from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64, Rows, column_types
 from chopper_core.util.patterns import late
 
 OUTSIDE_STEPS: Final = "outside steps"
@@ -72,14 +74,12 @@ class RankAccount(Struct, frozen=True):
 
     charges: dict[str, AnyArray]
     outside: OutsideTime
-    gaps: HostGaps
-    """The idle and copy time whose hosts are asked what they did."""
     truncated: frozenset[int]
     """Steps of whose beginning the queue held work that isn't recorded."""
 
 
 def host_evidence(
-    trace: Trace, links: Links, gpu: Index, spans: StepSpans, place: Index, without: Index
+    trace: Trace, links: Links, gpu: Codes, spans: StepSpans, place: Index, without: Index
 ) -> dict[int, HostEvidence]:
     """What the host did, for each GPU that a rank drives; a thread that launches for several GPUs
     doesn't show for which of them a launch was that has no activity; `without` are those, as rows
@@ -98,7 +98,7 @@ def host_evidence(
     return found
 
 
-def _gpu_of_threads(links: Links, gpu: Index, threads: int) -> Int64:
+def _gpu_of_threads(links: Links, gpu: Codes, threads: int) -> Int64:
     """The only GPU that each thread launches for, else NOWHERE; of a rank with one GPU that."""
     if not gpu.any():
         return np.zeros(threads, np.int64)
@@ -113,13 +113,14 @@ def _gpu_of_threads(links: Links, gpu: Index, threads: int) -> Int64:
 def account_rank(
     trace: Trace,
     links: Links,
-    gpu: Index,
+    gpu: Codes,
     kind: Int8,
     iteration: Int32,
     evidence: Mapping[int, HostEvidence],
     beside: Intervals,
-) -> RankAccount:
-    """Charge the time of each GPU of a rank; `beside` is work next to its steps."""
+) -> tuple[RankAccount, HostGaps]:
+    """Charge the time of each GPU of a rank; `beside` is work next to its steps. The gaps are the
+    idle and copy time whose hosts are asked what they did."""
     activities = trace.activities
     charges: dict[str, AnyArray] = {}
     outside: list[OutsideTime] = []
@@ -130,9 +131,13 @@ def account_rank(
         start, took = activities.start_ns[own], activities.duration_ns[own]
         launch, kinds = links.launch_ns[own], kind[own]
         stream, step = activities.stream[own], iteration[own]
-        found = accounted(start, took, kinds, stream, launch, step, host)
-        columns = {name: narrowed(values) for name, values in found.columns.items()}
-        found = replace(found, columns=columns)
+        found = account(start, took, kinds, stream, launch, host)
+        columns = found.columns
+        # Those of each in half the memory before the next are worked out.
+        for name in columns:
+            columns[name] = narrowed(columns[name])
+        for name, values in launch_overheads(start, took, kinds, launch, step).items():
+            columns[name] = narrowed(values)
         thread = links.points.thread[own]
         gaps += _gaps(number, start, thread, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
@@ -142,8 +147,8 @@ def account_rank(
         else:
             for name, values in columns.items():
                 charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    every = reduce(OutsideTime.joined, outside), reduce(HostGaps.joined, gaps)
-    return RankAccount(charges, *every, frozenset(truncated))
+    times = reduce(OutsideTime.joined, outside)
+    return RankAccount(charges, times, frozenset(truncated)), reduce(HostGaps.joined, gaps)
 
 
 def _waiting_in_queue(start: Int64, gaps: OutsideGaps, host: HostEvidence) -> set[int]:

@@ -25,7 +25,7 @@ import numpy as np
 from chopper_core.align.host import Host
 from chopper_core.align.labels import Labels
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Category, Phase, Rule
-from chopper_core.util.arrays import Index, Int32, Mask
+from chopper_core.util.arrays import Codes, Index, Int32, Mask
 from chopper_core.util.grouping import counted, distinct, isin, numbered_rows, run_starts
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
@@ -128,7 +128,7 @@ def _has_stages(host: Host) -> bool:
     return bool(host.of_class("send_recv").any())
 
 
-def operations_of(role: Index, layer: Index) -> Index:
+def operations_of(role: Codes, layer: Index) -> Index:
     """Positions in `OPERATIONS` of kernels in order, by what precedes and follows an attention.
 
     The product after it is the one out of it only where a norm and further products follow.
@@ -146,7 +146,7 @@ def operations_of(role: Index, layer: Index) -> Index:
     return found
 
 
-def _operations_in(role: Index) -> Index:
+def _operations_in(role: Codes) -> Index:
     found = np.zeros(len(role), np.intp)
     attention, products = (np.flatnonzero(role == one) for one in (Role.ATTENTION, Role.PRODUCT))
     norms = np.flatnonzero(role == Role.NORM)

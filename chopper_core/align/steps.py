@@ -330,10 +330,10 @@ def _kernel_bursts(host: Host) -> Int32:
 class _Neighbours(Struct, frozen=True):
     """Of each activity the nearest labelled ones before and after it."""
 
-    previous: Index
+    previous: Int32
     """On its stream if both of its neighbours there have one step, else on any; -1 for none."""
-    following: Index
-    next_on_stream: Index
+    following: Int32
+    next_on_stream: Int32
     has_previous_on_stream: Mask
 
 

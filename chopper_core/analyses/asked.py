@@ -29,6 +29,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     combined,
     distinct,
+    isin,
     maxima_of,
     means_of,
     median_of,
@@ -348,7 +349,7 @@ def _matching(run: Run, level: str, term: str, question: str, is_named: bool) ->
         raise UsageError(f"{question!r}: {name} is a figure; a question takes labels")
 
     own = matching(FilterRows(level, labels, values, coordinates=table.coordinates), term)
-    there: Mask = np.isin(column, codes[own])
+    there = isin(column, codes[own])
     if not is_named:
         of_kernel = matching(FilterRows("kernel", table.names, values), term)
         there |= of_kernel[table.kernel]

@@ -203,7 +203,8 @@ def _of_like(whole: Overlaps, owner: Codes, part: slice) -> _OfLike:
     The products of share and duration, each squared, beyond their means and as they are; and the
     time of like instances with much overlap, with little, and how much longer the first take.
     """
-    found, labels = whole.take(part), (whole.codes(level)[part] for level in _LIKE)
+    found = whole.take(part)
+    labels = (found.codes(level) for level in _LIKE)
     like = combined([owner[part], *labels, ranked(found.work)[1]])[1]
     order = stable_order(like)
     like, share, elapsed = like[order], found.share[order], found.elapsed_ns[order]

@@ -1,4 +1,4 @@
-"""The rows of the tree compared with those of a baseline: no row of either side is left out.
+"""Which rows of the tree are compared: none of either side is left out.
 
 Kernels that run at the same place in two runs under different names are one row. The place of an
 activity is its operation and layer, the number of kernels before it there that both runs have by
@@ -26,7 +26,7 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import combined, counts_of, distinct, nth_of, run_mask, run_starts
 from chopper_core.work.kernel_classes import kernel_classes
 
-_RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
+RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
 """Levels whose labels are paired by their place, and the parts of a place."""
 _STEP: Final = ("gpu", "iteration")
 
@@ -90,7 +90,7 @@ def renamed_labels(ours: Side, base: Side, level: str) -> dict[str, str]:
     if len(common) == min(len(ours.labels), len(base.labels)):
         return {}
     fixed = dict((*ours.view.scope, *base.view.scope))
-    free = [part for part in _RENAMED[level] if part not in fixed]
+    free = [part for part in RENAMED[level] if part not in fixed]
     shares, base_shares = (_shares(side, level, free, common) for side in (ours, base))
     sizes, base_sizes = (_summed(each.values()) for each in (shares, base_shares))
     shared = _summed(
@@ -127,7 +127,7 @@ def _shares(
     side: Side, level: str, free: Sequence[str], common: Collection[str]
 ) -> dict[Place, dict[str, float]]:
     table, rows = side.run.table, sampled_rows(side)
-    part = combined([table.column(name)[rows] for name in (*_STEP, *_RENAMED[level])])[1]
+    part = combined([table.column(name)[rows] for name in (*_STEP, *RENAMED[level])])[1]
     order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
     rows, part = rows[order], part[order]
     names = table.column(level)[rows]

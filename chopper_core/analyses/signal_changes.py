@@ -81,11 +81,13 @@ def _varies(run: Run, name: str) -> bool:
 def _means_of(run: Run, name: str) -> Mapping[int, Float64]:
     """The means of each GPU in parts of the run's time."""
 
-    def found() -> Mapping[int, Float64]:
+    def cut() -> Float64:
         end = int(run.table.start_ns.max(initial=run.origin_ns + 1))
-        cut = np.linspace(run.origin_ns, end, _COMPARED + 1)
-        curves = run.signal(name).curves
-        return LazyMap(curves, lambda gpu: curves[gpu].means(cut))
+        return np.linspace(run.origin_ns, end, _COMPARED + 1)
+
+    def found() -> Mapping[int, Float64]:
+        edges, curves = run.memo(("parts of the run's time",), cut), run.signal(name).curves
+        return LazyMap(curves, lambda gpu: curves[gpu].means(edges))
 
     return run.memo(("means of a signal", name), found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -204,10 +205,9 @@ takes: of more, each takes many seconds."""
 _MOST_REPLAYED: Final = 1 << 19
 """Activities of the steps that what-if questions replay, up to which these are worked out: of more
 each of a dozen replays takes seconds, and all of them gigabytes."""
-_REMEMBERED: Final = 64 << 20
-"""Bytes of what a place was made of that the next one can use."""
 _BYTES_OF_EACH: Final = 40
-"""Of an activity, that the places take at most, a few of the first ones apart."""
+"""Of an activity, that a process takes for places: findings of thousands of ranks twice as many,
+most others less."""
 
 
 def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -> None:
@@ -245,7 +245,8 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
                 _answer(run, name)
             if run.derived is not None:
                 run.derived.wait()
-            run.memo.trim(_REMEMBERED)
+            run.memo.clear()  # Other places share little of it.
+            gc.collect()  # Frames hold themselves, and with them megabytes.
             memory.give_back()
             is_done[taken[0]] = 1
 

@@ -11,7 +11,7 @@ from chopper_core.columns.filter import only
 from chopper_core.findings.rule import CELL, Cost, Finding, FindingsContext
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import SEPARATOR
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Codes, Mask
 from chopper_core.util.grouping import combined, distinct, grouped_by, places_by
 
 _CHANGES: Final = {
@@ -104,7 +104,7 @@ def _place(context: FindingsContext, cells: Mask) -> tuple[dict[str, list[str]],
     """The fewest labels that some cells have in common, and all cells with these."""
     inside: Mask = np.ones(len(cells), np.bool_)
     left: list[str] = list(CELL)
-    found: dict[str, Int64] = {}
+    found: dict[str, Codes] = {}
     while True:
         here = {level: distinct(context.codes(level)[cells]) for level in left}
         more = [level for level in left if _says_more(here[level], context.codes(level)[inside])]
@@ -122,6 +122,6 @@ def _place(context: FindingsContext, cells: Mask) -> tuple[dict[str, list[str]],
     return labels, inside
 
 
-def _says_more(codes: Int64, every: Int64) -> bool:
+def _says_more(codes: Codes, every: Codes) -> bool:
     is_part = len(codes) < len(distinct(every)) and len(codes) <= _MAX_TERMS
     return is_part and NO_LABEL not in codes

@@ -33,7 +33,7 @@ from chopper_core.model.phrases import by_number, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import SEPARATOR, View, complete_order
-from chopper_core.util.arrays import Float64, Index, Int8, Int64, Mask, Numbers
+from chopper_core.util.arrays import Codes, Float64, Index, Int8, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     combined,
@@ -198,8 +198,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """Whether each name of the table is of one of some classes."""
         return np.array([each in classes for each in classes_of_names(self.run)], np.bool_)
 
-    def codes(self, level: str) -> Int64:
-        return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))
+    def codes(self, level: str) -> Codes:
+        return self._memo(("codes", level), lambda: self.cells.codes(level))
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
         """The distinct combinations of codes at some levels, and the position of each cell's."""

@@ -204,9 +204,7 @@ def _transfers(run: Run, timed: TimedRows) -> Index:
     found = collectives_of(run)
     if found is None:
         return np.zeros((0, 2), np.intp)
-    place_of = np.full(len(run.table), -1, np.intp)
-    place_of[timed.rows] = np.arange(len(timed.rows))
-    pairs = place_of[transfer_pairs(found)]
+    pairs = _places_of(timed.rows, transfer_pairs(found))
     return pairs[(pairs >= 0).all(axis=1)]
 
 

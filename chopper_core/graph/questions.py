@@ -40,6 +40,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
+    isin,
     means_of,
     median_of,
     nth_of,
@@ -163,7 +164,7 @@ class Predictor(Struct, frozen=True, eq=False):
 
     @classmethod
     def _made(cls, run: Run, iterations: tuple[int, ...]) -> Predictor:
-        chosen = np.flatnonzero(np.isin(run.table.iteration, iterations))
+        chosen = np.flatnonzero(isin(run.table.iteration, iterations))
         graph = build_graph(run, chosen) if iterations else step_graph(run)
         identity = Predicted(graph.work_ns, graph.lag_ns, replay(graph))
         kind = run.table.kind[graph.row[graph.activities]].astype(np.int64)

@@ -69,11 +69,19 @@ class IdleTimes(Rows, frozen=True):
     unknown_ns: Int64
     end_ns: Int64
 
+    def charges(self, count: int) -> dict[str, Int64]:
+        return {
+            "idle_ns": _charged(self.row, self.end_ns - self.begin_ns, count),
+            "idle_host_ns": _charged(self.row, self.launch_ns - self.begin_ns, count),
+            "idle_launch_ns": _charged(self.row, self.unknown_ns - self.launch_ns, count),
+            "idle_unknown_ns": _charged(self.row, self.end_ns - self.unknown_ns, count),
+        }
+
 
 class Account(Struct, frozen=True):
     """What each activity of a GPU is charged with, and the time that none of them is."""
 
-    columns: Mapping[str, Int64]
+    columns: dict[str, Int64]
     """Columns in ns, a value per activity."""
     idle: IdleTimes
     """The idle time in the columns."""
@@ -104,13 +112,12 @@ def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Piece
     edges = edges[np.diff(edges, prepend=edges[:1] - 1) > 0]
     owner = np.zeros(max(len(edges) - 1, 0), np.intp)
     if count:
-        following = np.searchsorted(start_ns[order], edges[1:], "left")
-        owner = order[np.minimum(following, count - 1)]
+        owner = order[np.minimum(np.searchsorted(start_ns[order], edges[1:], "left"), count - 1)]
     runs: dict[Kind, Mask] = {}
     for of_kind in (Kind.COPY, Kind.COMM, Kind.COMPUTE):
         running = _first_running(order[kind[order] == of_kind], start_ns, end_ns, edges[:-1])
         runs[of_kind] = running >= 0
-        owner = np.where(runs[of_kind], running, owner)
+        np.copyto(owner, running, where=runs[of_kind])
     return Pieces(order, edges, owner, runs[Kind.COMPUTE], runs[Kind.COMM], runs[Kind.COPY])
 
 
@@ -130,22 +137,25 @@ def account(
     `idle_after_ns`, the part of `idle_ns` after the activity, which ends its step; `hidden_ns`, the
     part of a communication under compute, 0 for all others.
     """
-    has_steps = host is not None and len(host.steps) > 0
-    busy, begin, end, order = _busy_and_idle(start_ns, duration_ns, kind, stream, has_steps)
-    gaps = _gaps_of(begin, end, order, start_ns, start_ns + duration_ns, launch_ns, host)
+    steps = host.steps if host is not None and len(host.steps) else None
+    busy, begin, end, order = _busy_and_idle(start_ns, duration_ns, kind, stream, steps)
+    gaps = _gaps_of(begin, end, order, start_ns, launch_ns, host)
+    del order
     # First: it takes the most memory.
     outside = gaps.outside
     spent = gaps.times()
+    after = _charged(gaps.owner, gaps.ended - gaps.begin, len(start_ns))
+    del begin, end, gaps
     hidden = busy.pop("hidden_ns")
-    columns = {**busy, **gaps.charges(spent, len(start_ns)), "hidden_ns": hidden}
-    return Account(columns, spent, outside)
+    charges = {**spent.charges(len(start_ns)), "idle_after_ns": after}
+    return Account({**busy, **charges, "hidden_ns": hidden}, spent, outside)
 
 
 def _busy_and_idle(
-    start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, has_steps: bool
+    start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, steps: StepSpans | None
 ) -> tuple[dict[str, Int64], Int64, Int64, Index]:
     """What activities are charged with while any runs, the begins and ends of the time in which
-    none does, and the activities by start.
+    none does, up to the ends of the steps, and the activities by start.
 
     The pieces are the largest of what an account takes: they are freed here.
     """
@@ -158,13 +168,12 @@ def _busy_and_idle(
     def charge(where: Mask) -> Int64:
         return _charged(pieces.owner[where], length[where], count)
 
-    compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
     hidden = np.zeros(count, np.int64)
-    comms = np.flatnonzero(kind == Kind.COMM)
-    hidden[comms] = (
-        compute_edges[np.searchsorted(edges, end_ns[comms])]
-        - compute_edges[np.searchsorted(edges, start_ns[comms])]
-    )
+    if len(comms := np.flatnonzero(kind == Kind.COMM)):
+        until = np.append(0, np.cumsum(np.where(compute, length, 0)))
+        begins, ends = (np.searchsorted(edges, at[comms]) for at in (start_ns, end_ns))
+        hidden[comms] = until[ends] - until[begins]
+        del until, begins, ends
     busy = {
         "compute_ns": charge(compute & ~comm),
         "overlap_ns": charge(compute & comm),
@@ -173,9 +182,12 @@ def _busy_and_idle(
         "hidden_ns": hidden,
     }
     idle = np.flatnonzero(~(compute | comm | copy))
-    if not has_steps:
+    if steps is None:
         idle = idle[~is_between_programs(length[idle], int(length.sum()))]
-    return busy, edges[idle], edges[idle + 1], pieces.order
+    begin, end = edges[idle], edges[idle + 1]
+    if steps is not None and count:
+        begin, end = _with_ends(begin, end, start_ns, end_ns, steps)
+    return busy, begin, end, pieces.order
 
 
 def is_between_programs(gap_ns: Int64, span_ns: int) -> Mask:
@@ -275,16 +287,6 @@ class _Idle(Struct, frozen=True):
         before = before.take(before.end_ns > before.begin_ns)
         return before.joined(behind.take(behind.end_ns > behind.begin_ns))
 
-    def charges(self, times: IdleTimes, count: int) -> dict[str, Int64]:
-        row = times.row
-        return {
-            "idle_ns": _charged(row, times.end_ns - times.begin_ns, count),
-            "idle_host_ns": _charged(row, times.launch_ns - times.begin_ns, count),
-            "idle_launch_ns": _charged(row, times.unknown_ns - times.launch_ns, count),
-            "idle_unknown_ns": _charged(row, times.end_ns - times.unknown_ns, count),
-            "idle_after_ns": _charged(self.owner, self.ended - self.begin, count),
-        }
-
     @property
     def outside(self) -> OutsideGaps:
         parts = ((self.ended, self.left), (np.minimum(self.queued, self.end), self.end))
@@ -300,27 +302,26 @@ def _gaps_of(
     end: Int64,
     order: Index,
     start_ns: Int64,
-    end_ns: Int64,
     launch_ns: Int64,
     host: HostEvidence | None,
 ) -> _Idle:
     """The gaps between activities, and those up to the first and after the last one."""
     count = len(start_ns)
-    if host is not None and len(host.steps) and count:
-        begin, end = _with_ends(begin, end, start_ns, end_ns, host.steps)
     place = np.searchsorted(start_ns[order], end, "left")
     following = order[np.minimum(place, count - 1)] if count else np.zeros(0, np.intp)
     has_next = place < count
     launch = np.where(has_next, launch_ns[following], NO_TIME) if count else begin
-    never = np.full(len(begin), _NEVER)
     if host is None or not count:
+        never = np.full(len(begin), _NEVER)
         return _Idle(begin, begin, begin, never, end, launch, never, following, following)
     lost = _first_lost(place, launch_ns[order], host)
     if not len(host.steps):
+        never = np.full(len(begin), _NEVER)
         return _Idle(begin, begin, begin, never, end, launch, lost, following, following)
     step = host.step_of
     after = np.where(has_next, step[following], NO_STEP)
     before, owner = _begun_before(place, order, step)
+    del place
     is_cut = (after > before) | (after == NO_STEP)
     spans = host.steps
     bounds = np.append(spans.end_ns, np.iinfo(np.int64).min)
@@ -332,6 +333,7 @@ def _gaps_of(
     enters = np.clip(enters, ended, end)
     own = np.minimum(enters - ended, np.append(spans.loop_ns, 0)[after])
     left = np.where(is_cut, enters - own, begin)
+    del before, enters_before, enters, own
     # Time before work of no step is idle time of that work.
     left = np.where((after == NO_STEP) & has_next, ended, left)
     opens = is_cut & np.append(spans.opens_window, False)[after] & (launch != NO_TIME)
@@ -384,9 +386,11 @@ def _first_running(candidates: Index, start_ns: Int64, end_ns: Int64, at_ns: Int
         return np.full(len(at_ns), -1, np.intp)
     latest_end = np.maximum.accumulate(end_ns[candidates])
     position = np.searchsorted(latest_end, at_ns, "right")
-    exists = position < len(candidates)
-    row = candidates[np.where(exists, position, 0)]
-    return np.where(exists & (start_ns[row] <= at_ns), row, -1)
+    runs = position < len(candidates)
+    row = candidates[np.minimum(position, len(candidates) - 1, out=position)]
+    runs &= start_ns[row] <= at_ns
+    row[~runs] = -1
+    return row
 
 
 def launch_overheads(

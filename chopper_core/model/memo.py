@@ -94,6 +94,12 @@ class Memo:
         self._counted = self._counted | _large(held)
         return size
 
+    def clear(self) -> None:
+        """Drop all; to measure what it is takes long for thousands of ranks."""
+        with self._lock:
+            self._entries.clear()
+            self._bytes, self._quick_bytes, self._counted = 0, _QUICK_BYTES, self._excluded
+
     def trim(self, most_bytes: int, least: int = 0) -> None:
         """Drop what was used the longest ago, but for the `least` latest values: values share
         arrays, and take some only later."""

@@ -193,7 +193,7 @@ class Tree:
         if self._places is None and rest and self._is_default(self.order[: len(path)]):
             # Of millions of rows the labels of each take ten times as long as those of groups.
             parts = self.without(()).split(path, rest)
-            kept = np.repeat(~np.isin(parts.codes(_ITERATION), left_out), parts.sizes())
+            kept = np.repeat(~isin(parts.codes(_ITERATION), left_out), parts.sizes())
             assert isinstance(places, slice)
             return contiguous(places.start + np.flatnonzero(kept))
         return _without(places, self._key(_ITERATION), left_out)

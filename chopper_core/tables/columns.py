@@ -45,20 +45,29 @@ _LARGEST_STEP_SHARE: Final = 8
 
 _EXACT_TOTAL: Final = 2.0**62
 """Sums below it fit into int64."""
+_ROWS_AT_ONCE: Final = 1 << 14
+"""Of growing columns, of which each of few rows would cost as much."""
 
 
 class GrowingColumn:
-    """A growing array, in memory that the system enlarges without a copy where it can."""
+    """A growing array, in memory that the system enlarges without a copy where it can.
 
-    def __init__(self, kind: DTypeLike) -> None:
+    With `least`, a narrower type of integers, it is of that type as long as this holds all of them.
+    """
+
+    def __init__(self, kind: DTypeLike, least: DTypeLike | None = None) -> None:
         self._kind = np.dtype(kind)
+        self._stored = np.dtype(kind if least is None else least)
         self._bytes = bytearray()
 
     def __len__(self) -> int:
-        return len(self._bytes) // self._kind.itemsize
+        return len(self._bytes) // self._stored.itemsize
 
     def append(self, values: AnyArray) -> None:
-        more = np.ascontiguousarray(values, self._kind).data
+        if self._stored != self._kind and not _fits(self._stored, values):
+            whole, self._stored = self.whole(), self._kind
+            self._bytes = bytearray(whole.astype(self._kind).data)
+        more = np.ascontiguousarray(values, self._stored).data
         try:
             self._bytes += more
         except BufferError:  # A view keeps what it shows.
@@ -66,32 +75,56 @@ class GrowingColumn:
 
     def whole(self) -> AnyArray:
         """Return a view of all numbers, which shows no later ones."""
-        return np.frombuffer(self._bytes, self._kind)
+        return np.frombuffer(self._bytes, self._stored)
 
 
 class GrowingColumns:
-    """Growing columns of equal length."""
+    """Growing columns of equal length; rows are added to them once there are many."""
 
-    def __init__(self, types: Mapping[str, DTypeLike]) -> None:
-        self._columns = {name: GrowingColumn(kind) for name, kind in types.items()}
+    def __init__(
+        self, types: Mapping[str, DTypeLike], least: Mapping[str, DTypeLike] | None = None
+    ) -> None:
+        self._columns = {
+            name: GrowingColumn(kind, (least or {}).get(name)) for name, kind in types.items()
+        }
+        self._waiting: dict[str, list[AnyArray]] = {name: [] for name in types}
+        self._rows = self._waiting_rows = 0
 
     def __len__(self) -> int:
-        return max(map(len, self._columns.values()), default=0)
+        return self._rows
 
     def add(self, columns: Columns) -> None:
-        for name, column in self._columns.items():
-            column.append(columns[name])
+        """Add rows, whose arrays the caller no longer changes."""
+        for name, waiting in self._waiting.items():
+            waiting.append(columns[name])
+        rows = len(waiting[-1])
+        self._rows += rows
+        self._waiting_rows += rows
+        if self._waiting_rows >= _ROWS_AT_ONCE:
+            self._append_waiting()
 
     def append(self, name: str, values: AnyArray) -> None:
         """Add rows to one column, as the caller does to the others."""
         self._columns[name].append(values)
+        self._rows = max(self._rows, len(self._columns[name]))
 
     def column(self, name: str) -> AnyArray:
         """Return the rows of one column; later ones aren't in it."""
+        self._append_waiting()
         return self._columns[name].whole()
 
     def joined(self) -> Columns:
+        self._append_waiting()
         return {name: self._columns.pop(name).whole() for name in list(self._columns)}
+
+    def _append_waiting(self) -> None:
+        for name, waiting in self._waiting.items():
+            if waiting:
+                self._columns[name].append(
+                    np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+                )
+                waiting.clear()
+        self._waiting_rows = 0
 
 
 class Interner(dict[Any, int]):
@@ -159,9 +192,14 @@ def float_column(values: Sequence[Any]) -> Float64:
 
 def narrowed(values: AnyArray, kind: type[np.signedinteger[Any]] = np.int32) -> AnyArray:
     """The values as integers of fewer bytes, where these hold them."""
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    return values.astype(kind) if _fits(np.dtype(kind), values) else values
+
+
+def _fits(kind: np.dtype[Any], values: AnyArray) -> bool:
+    """Whether a type of integers holds all values."""
     limits = np.iinfo(kind)
-    return values.astype(kind) if limits.min <= low and high <= limits.max else values
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    return bool(limits.min <= low and high <= limits.max)
 
 
 def bounded(values: Int64, limit: int) -> Int64:

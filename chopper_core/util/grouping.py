@@ -119,7 +119,8 @@ def ranked(codes: Codes) -> tuple[Index, Index]:
     low = int(codes.min())
     width = int(codes.max()) - low + 1
     if width <= _SPARSE * len(codes) + _MIN_RADIX:
-        left = codes.astype(np.intp) - low
+        left = codes.astype(np.intp)
+        left -= low
         there = np.bincount(left, minlength=width) > 0
         return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[left]
     if (few := _ranked_few(codes)) is not None:

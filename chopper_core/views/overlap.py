@@ -35,6 +35,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counts_of,
+    distinct,
     median_of,
     places_by,
     quantile_of,
@@ -242,12 +243,13 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
 
 
 def _cumulative(found: Overlaps) -> Chart:
-    gpus, owner = ranked(found.codes("gpu"))
+    gpu = found.codes("gpu")
+    gpus = distinct(gpu)
     counts = np.zeros(101 * len(gpus), np.int64)
     for begin in range(0, len(found), _PIECE):
         piece = slice(begin, begin + _PIECE)
         at = np.ceil(100.0 * np.minimum(found.take(piece).share, 1.0) - 1e-9).astype(np.intp)
-        counts += counts_of(owner[piece] * 101 + at, len(counts))
+        counts += counts_of(np.searchsorted(gpus, gpu[piece]) * 101 + at, len(counts))
     of_gpus = counts.reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(of_gpus, axis=1) / of_gpus.sum(axis=1)[:, None]
     return LineChart.over(

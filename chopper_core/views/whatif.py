@@ -14,6 +14,7 @@ from chopper_core.analyses.asked import (
     Answer,
     NoCoordinates,
     Steady,
+    activities_replayed,
     answer_of,
     change_of,
     questions_of,
@@ -22,10 +23,10 @@ from chopper_core.analyses.asked import (
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.analyses.saving_columns import SAVING, SAVING_SHARE
-from chopper_core.analyses.step_times import token_rate, tokens_in
+from chopper_core.analyses.step_times import step_times, token_rate, tokens_in
 from chopper_core.columns import METRICS, Values, columns, numbered, worded
 from chopper_core.findings import checked
-from chopper_core.graph import questions
+from chopper_core.graph import questions, window
 from chopper_core.graph.path import longest_path
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import Change, Predicted, Predictor
@@ -50,6 +51,7 @@ SPEC: Final = ViewSpec(
     of=f"questions with {SEPARATOR} between them, such as gpu:5 as peers{SEPARATOR}no contention",
     second="graph",
     is_costly=True,
+    has_preview=True,
     no_statistic="has a row per question, of whole steps",
 )
 _DECLARED: Final = columns("""
@@ -75,6 +77,8 @@ DEFAULTS: Final = ("no stragglers", "no contention", "no host gaps", "comm at pe
 _ALL_GPUS: Final = DEFAULTS[0]
 _ONE_GPU: Final = late(r"gpu:\d+( \w+)? as peers")
 _MAX_PARTS: Final = 64
+_LARGE: Final = window.MAX_ROWS
+"""Activities of a run beyond which its questions are shown before their answers."""
 _DOUBTFUL: Final = 0.1
 """The model's error, as a share of the step, that the headline names."""
 
@@ -121,6 +125,26 @@ def predicted_step(run: Run, view: View, asked: str) -> View:
         return there
     step = run.table.text_of("iteration", typical_step(run, view, questions_of(asked)))
     return replace(there, path=(step,), order=complete_order(["iteration"]))
+
+
+def preview(run: Run, view: View) -> ViewResult | None:
+    """The questions about a large run, before its steps are replayed."""
+    if len(run.table) <= _LARGE or (view.by and view.by != QUESTION):
+        return None
+    asked = questions_of(view.of) or [*DEFAULTS]
+    activities = activities_replayed(run, view, asked)
+    labels = ["as measured", *asked, *([ALL_TOGETHER] if len(asked) > 1 else [])]
+    step = np.full(len(labels), np.nan)
+    step[0] = step_times(run, view).mean_ns
+    own = [("step_ns", _whole(step))]
+    own += [(name, _whole(np.full(len(labels), np.nan))) for name in ("saving_ns", "saving_pct")]
+    return ViewResult(
+        LabelledRows(QUESTION, labels),
+        columns=tuple((COLUMNS[name], values) for name, values in own),
+        opens=lambda row: _opened(run, view, labels[1:], row),
+        headline=(f"computing… {count(activities, 'activity')} are replayed",),
+        base=base_of_steps(run, view),
+    )
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -89,13 +89,17 @@ async def metric(screen: Explorer, argument: str) -> None:
         screen.choose("Chart", options, chosen, lambda name: metric(screen, name))
 
 
-@action(TABLE, "M", title="Next signal")
-async def next_metric(screen: Explorer, _: str) -> None:
+@action(TABLE, "M", title="Next signal", adds_up=True)
+async def next_metric(screen: Explorer, _: str, presses: int) -> None:
     """Show the next signal in the chart, or the view's next chart; after the last, the first."""
     if screen.view.name and screen.lanes is None:
-        screen.next_picture()
+        for _press in range(presses):
+            screen.next_picture()
     else:
-        await metric(screen, next_signal(screen.run, screen.frame.signal.name))
+        name = screen.frame.signal.name
+        for _press in range(presses):
+            name = next_signal(screen.run, name)
+        await metric(screen, name)
 
 
 def signal_options(run: Run) -> list[tuple[str, str, str]]:

@@ -265,20 +265,23 @@ def _has_gpus(screen: Explorer) -> bool:
     return "gpu" in dict(screen.view.scope) and len(screen.run.gpus) > 1
 
 
-@actions(WALK, can=_has_siblings)("""
+@actions(WALK, can=_has_siblings, adds_up=True)("""
     previous_sibling: -1 | [ | Previous sibling
         Go to the sibling above the scope in its parent's table.
     next_sibling: 1 | ] | Next sibling | sibling
         Go to the sibling below the scope in its parent's table.
     """)
-async def _go_to_sibling(screen: Explorer, step: int) -> None:
+async def _go_to_sibling(screen: Explorer, step: int, presses: int) -> None:
     if len(screen.trail) < 2:
         raise UsageError("the whole run has no sibling")
     labels = await run_in_thread(screen_data.siblings, screen.run, screen.trail[-2].view)
-    view = sibling(screen.view, labels, step)
-    if view is screen.view:
+    before = view = screen.view
+    for _ in range(presses):
+        before, view = view, sibling(view, labels, step)
+    if view != screen.view:
+        await screen.go(to_sibling(screen.here, view))
+    if view is before:
         raise UsageError(f"this is the {'last' if step > 0 else 'first'} of its siblings")
-    await screen.go(to_sibling(screen.here, view))
 
 
 @actions(WALK, can=_has_gpus)("""

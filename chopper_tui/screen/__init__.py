@@ -94,6 +94,8 @@ class Explorer(ScreenParts):
         """The view that the run was opened at."""
         self.past: list[Trail] = []
         """Where a person was before, the latest last."""
+        self._before_pending: tuple[Trail, list[Trail]] | None = None
+        """Where a person was, and before that, when a view came that is still worked out."""
         self.future: list[Trail] = []
         """Where they came back from, the next last."""
         self.marks: Marks = ()
@@ -227,6 +229,10 @@ class Explorer(ScreenParts):
     ) -> None:
         """Show the data of the last place of a trail, by default of the run on the screen."""
         before, after = self.view, trail[-1].view
+        if not data.frame.is_pending:
+            self._before_pending = None
+        elif not self.frame.is_pending:
+            self._before_pending = self.here, self.past
         if (before.run, before.path, before.name) != (after.run, after.path, after.name):
             self.past = [*self.past, self.here]
             self.future = []
@@ -407,7 +413,7 @@ class Explorer(ScreenParts):
             made = run_in_thread(self._load, run, view, is_complete=True)
             data = await asyncio.shield(made)  # It is wanted again by who comes back.
         except ChopperError as error:
-            self.say(str(error), error=True)
+            self.steps.add(partial(self._leave_unanswered, view, str(error)))
             return
         if self.view == view and self.run is run:
             # A cursor that still waits on the first row is on the first of the sorted ones.
@@ -418,6 +424,14 @@ class Explorer(ScreenParts):
             self.show(data)
             if is_chosen and self.listing is not here:
                 self.give_keys(here)  # What arrives takes no keys from where a person is.
+
+    async def _leave_unanswered(self, view: View, reason: str) -> None:
+        """Go back from a view that has no answer, as found out behind its first rows."""
+        if self.view == view and self.frame.is_pending and self._before_pending:
+            before, past = self._before_pending
+            await self.go(before)
+            self.past = past
+        self.say(reason, error=True)
 
     def _mark_rows(self) -> None:
         self.table.mark(marked_in(self.marks, self.view, self.frame.level))

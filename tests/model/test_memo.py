@@ -216,3 +216,14 @@ def test_few_large_values_are_given_up_for_others_however_quick_they_are() -> No
     for number in range(200):
         memo((number,), partial(make, number))
     assert len(memo) < 100
+
+
+def test_a_cleared_memo_makes_all_again() -> None:
+    numbers = iter(range(9))
+    memo = Memo()
+    for expected in range(3):
+        for _ in range(2):
+            assert memo(("number",), lambda: next(numbers)) == expected
+        assert memo.has(("number",))
+        memo.clear()
+        assert len(memo) == 0 and not memo.has(("number",))

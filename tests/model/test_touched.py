@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.ingest.batches import gather
+from chopper_core.ingest.batches import TableContent, gather
 from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, LEVELS
@@ -72,7 +72,9 @@ def _plain(value: Any) -> Any:
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("large")
-    table = gather(Tables(RANKS, KERNELS), folder / "together")
+    tables = Tables(RANKS, KERNELS)
+    contents = [TableContent.of(each) for each in tables]
+    table = gather(contents, tables.__getitem__, folder / "together")
     write_store(run_of(RANKS, KERNELS, table), folder / "store")
     return folder / "store"
 

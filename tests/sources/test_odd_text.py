@@ -126,6 +126,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.few(72)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_marks_and_the_order_of_keys_change_nothing(seed: str, change: str, tmp_path: Path) -> None:

@@ -831,7 +831,6 @@ def test_the_first_places_share_what_they_are_made_of(
 
     monkeypatch.setattr(leads, "_leads", counted)
     monkeypatch.setattr(opening, "_MOST_OF_ALL", 0)
-    monkeypatch.setattr(opening, "_REMEMBERED", 0)
     work_out(str(copy))
     assert len(made) == len(set(made)) > 0
 

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.answers.opening import ReadOptions, asked_view, open_view
+from chopper_core.ingest import cache
 from chopper_core.ingest import open as open_module
 from chopper_core.model import run as run_module
 from chopper_core.model.address import KEYS
@@ -147,10 +148,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("asked")
     several = folder / "several"
     for name in ("a", "b"):
-        # With one pass of counters: that takes half the time.
-        shutil.copytree(
-            small_files(), several / name, ignore=shutil.ignore_patterns("pass_2", "pass_3")
-        )
+        shutil.copytree(small_files(), several / name)
     hardware = folder / "peaks.toml"
     hardware.write_text("[MI300X]\nclock_mhz = 1000\n")
     paths = {
@@ -171,7 +169,7 @@ def read_once(readings: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None
     read = open_module.open_run
 
     def opened(name: str, *rest: Any, overrides: Overrides = NO_OVERRIDES, **how: Any) -> Run:
-        key = repr((name, overrides))
+        key = repr((name, overrides, *cache._specifications(overrides)))
         if key not in readings:
             readings[key] = read(name, *rest, overrides=overrides, **how)
         return replace(readings[key])  # It remembers nothing.
@@ -283,7 +281,9 @@ def test_options_of_commands_change_answers_as_without_a_cache(
             assert _printed(call, out, capsys) == answer, call
 
 
-def test_an_edited_specification_changes_the_answer(places: dict[str, str]) -> None:
+def test_an_edited_specification_changes_the_answer(
+    places: dict[str, str], read_once: None
+) -> None:
     """That of `--hardware FILE` and the user's own."""
     own = Path(os.environ["XDG_CONFIG_HOME"]) / "chopper" / "hardware.toml"
     given = Path(places["hardware"])

@@ -24,6 +24,7 @@ from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.views.frame import Frame
 from chopper_tui.app import ChopperApp
 from chopper_tui.screen import Explorer
+from chopper_tui.textual_internals import messages_done
 from chopper_tui.widgets.footer import Status
 from tests.support import sample_run as make_sample_run
 
@@ -133,7 +134,7 @@ class Driven:
         """Wait until nothing is under way: no worker, no message, nothing left to draw."""
         calm = 0
         for _ in range(200):
-            await self.pilot._wait_for_screen()
+            await messages_done(self.pilot)
             pending = [worker for worker in self.app.workers if not worker.is_finished]
             for worker in pending:
                 with suppress(WorkerCancelled):

@@ -19,6 +19,7 @@ def main() -> int:
     from chopper_core.model.view import View
     from chopper_core.util.errors import DataError
     from chopper_core.util.progress import Progress
+    from chopper_tui import driver
     from chopper_tui.app import ChopperApp
     from chopper_tui.driver import TerminalDriver
     from chopper_tui.play import run_app
@@ -61,6 +62,7 @@ def main() -> int:
     if case == "continued":
         _continue_in_the_middle_of_a_write()
     if case == "stuck":
+        driver._STUCK_S = 1.0  # type: ignore[misc]
         app.check = lambda _: app.call_later(Event().wait)  # Once its first screen is there.
     if case == "crash":
         app.call_later(lambda: 1 // 0)

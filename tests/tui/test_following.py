@@ -89,6 +89,7 @@ def publish(folder: Path, first: int, end: int, ring: StepRing | None = None) ->
     return ring
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("has_gpus", [True, False])
 async def test_a_cursor_on_the_bars_of_steps_opens_those_that_were_traced(
     folder: Path, has_gpus: bool, wording: Wording

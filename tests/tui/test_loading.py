@@ -312,6 +312,7 @@ async def test_an_error_behind_the_screen_is_one_of_the_app() -> None:
         at.app._exception = None  # It is meant.
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keys", ["R", ":reload\r"])
 def test_a_reload_while_the_first_screen_settles(keys: str) -> None:
     """It waited for ever for a first screen that nobody made any more."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import html
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual import events
+from textual.app import App
+from textual.widgets import Static
 
 from chopper_core.model.address import parse
 from chopper_core.model.view import Baseline, View
@@ -19,7 +24,12 @@ from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.export import printed
 from chopper_tui.play import played
-from chopper_tui.textual_internals import is_holding_back, key_of_character, screen_text
+from chopper_tui.textual_internals import (
+    is_holding_back,
+    key_of_character,
+    messages_done,
+    screen_text,
+)
 from tests.tui.explorer import Driven, explorer, measured_run
 
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
@@ -137,3 +147,25 @@ async def test_the_screen_as_text_is_that_of_textuals_own_picture() -> None:
     assert [key_of_character(key) for key in "a[{-"] == [
         "a", "left_square_bracket", "left_curly_bracket", "minus",
     ]  # fmt: skip
+
+
+async def test_messages_are_done_once_those_that_they_bring_are_too() -> None:
+    handled: list[str] = []
+
+    class Slow(Static):
+        async def on_key(self, event: events.Key) -> None:
+            await asyncio.sleep(0.05 if event.key == "a" else 0)
+            handled.append(event.key)
+            if event.key == "a":
+                self.post_message(events.Key("b", "b"))
+
+    class Plain(App[None]):
+        def compose(self) -> Iterator[Slow]:
+            yield Slow()
+
+    async with Plain().run_test() as pilot:
+        for _ in range(3):
+            pilot.app.query_one(Slow).post_message(events.Key("a", "a"))
+        await messages_done(pilot)
+        await messages_done(pilot)
+        assert sorted(handled) == [*"aaabbb"]

@@ -86,7 +86,7 @@ def test_bytes_from_the_terminal_end_nothing(tmp_path: Path) -> None:
         assert b"Traceback" not in terminal.output and not [*tmp_path.rglob("crash*")]
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(8))
 def test_random_bytes_end_nothing(seed: int, tmp_path: Path) -> None:
     random = Random(seed)

@@ -57,17 +57,23 @@ async def test_the_screen_in_ascii_and_while_measuring() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", ["llllllll", "hhhh", "+++++", "+dddd", "....", ",,,", "cccc", "CCC", "----"]
+    ("opened", "keys"),
+    [
+        *[("2l+", keys) for keys in ("llllllll", "hhhh", "+++++", "+dddd", "....", ",,,", "cccc")],
+        *[("2l+", keys) for keys in ("CCC", "----")],
+        *[("jj", keys) for keys in ("]]]]", "[[[[[[[[", "MMM", "++++", "+---", "+dd", "++aaa")],
+    ],
 )
 async def test_presses_that_wait_lead_together_where_they_lead_one_by_one(
-    keys: str, monkeypatch: pytest.MonkeyPatch
+    opened: str, keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
-        await at.press("2", "l", "+")
-        start = at.frame.view
+        await at.press(*opened)
+        start, row = at.frame.view, at.label
         await at.press(*keys)
         wanted, said, text = at.frame.view, at.status, at.text()
         await at.command(f"go {render(start)}")
+        at.explore.table.move_to_label(row)
         shown, show = list[View](), at.explore.show
 
         def noted(data: ScreenData) -> None:
@@ -286,23 +292,29 @@ def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs)
             assert any(text.startswith(glyphs.cursor + picture.lanes[selected]) for text in texts)
 
 
-def test_kinds_are_in_the_halves_of_a_lane_without_colours() -> None:
-    kinds = np.array([[10, 60, 100, 0, 90, 0, 30], [0, 0, 0, 100, 80, 0, 40], [0] * 7])
-    busy = np.array([10, 60, 100, 100, 95, 0, 70])
-    cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
-    picture = Lanes(
+def one_lane(cells: LaneCells, seen: Interval, classes: tuple[str, ...] = ()) -> Lanes:
+    """A picture of a stream of one GPU."""
+    return Lanes(
         title="lanes",
         lanes=("GPU 0 s0",),
         owners=("GPU 0",),
         kinds=("compute", "comm", "copy"),
-        seen=Interval(0, 700, 550, None, 700),
+        seen=seen,
         pointed=(),
         signals=0,
         cells=lambda row, bins: cells,
         bands=lambda row, bins: (),
         strips=lambda row, bins: (),
         missing="nothing",
+        classes=classes,
     )
+
+
+def test_kinds_are_in_the_halves_of_a_lane_without_colours() -> None:
+    kinds = np.array([[10, 60, 100, 0, 90, 0, 30], [0, 0, 0, 100, 80, 0, 40], [0] * 7])
+    busy = np.array([10, 60, 100, 100, 95, 0, 70])
+    cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
+    picture = one_lane(cells, Interval(0, 700, 550, None, 700))
     for glyphs, wanted in ((UNICODE, "·▀▏▄█│█"), (ASCII, '."|_#|#')):
         width = 17
         assert bins_of(picture, width) == 7
@@ -398,20 +410,8 @@ def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> Non
     busy = np.array([100] * 14 + [50])
     spans = (Span(0, 12, "attn_fwd"), Span(13, 14, "k"))
     cells = LaneCells(kinds, busy, np.full(15, 100), spans, classes)
-    picture = Lanes(
-        title="lanes",
-        lanes=("GPU 0 s0",),
-        owners=("GPU 0",),
-        kinds=("compute", "comm", "copy"),
-        seen=Interval(0, 1500, 1450, None, 1500),
-        pointed=(),
-        signals=0,
-        cells=lambda row, bins: cells,
-        bands=lambda row, bins: (),
-        strips=lambda row, bins: (),
-        missing="nothing",
-        classes=("GEMM", "attention", "elementwise", "copies", "optimizer", "other"),
-    )
+    names = "GEMM", "attention", "elementwise", "copies", "optimizer", "other"
+    picture = one_lane(cells, Interval(0, 1500, 1450, None, 1500), names)
     glyphs = UNICODE.coloured(True)
     lines = draw_lanes(picture, 25, 6, glyphs)
     _, *lane = lines[3]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.charts import Lanes
+from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
+from chopper_core.views import whatif
 from chopper_core.views.query import query
+from chopper_core.views.spec import ViewResult
 from tests.demo import demo_run
+from tests.support import sample_run
 from tests.tui.explorer import explorer
 from tests.wording import Wording
 
@@ -22,6 +32,54 @@ async def test_the_row_becomes_the_question() -> None:
         assert app.explore.view.of == "gpu:1 x0.5"
         await app.command("what-if faster")
         assert "is not a question" in app.status
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """Runs of any size are replayed as large ones, once the event is set."""
+    may_end, answer = Event(), whatif.answer
+
+    def answered(run: Run, view: View) -> ViewResult:
+        assert may_end.wait(60)
+        return answer(run, view)
+
+    monkeypatch.setattr(whatif, "_LARGE", 0)
+    monkeypatch.setattr(whatif, "answer", answered)
+    yield may_end
+    may_end.set()
+
+
+async def test_questions_of_a_large_run_come_before_their_answers(replays: Event) -> None:
+    async with explorer(run=replace(sample_run())) as app:  # of which nothing is known yet
+        app.send("I")
+        while app.explore.view.name != "whatif":
+            await asyncio.sleep(0.01)
+        question = app.explore.view.of
+        assert app.frame.is_pending and app.frame.labels == ["as measured", question]
+        app.send("down")
+        while app.label != question:
+            await asyncio.sleep(0.01)
+        assert app.frame.is_pending and "computing" in app.text()
+        replays.set()
+        await app.settle()
+        wanted = query(app.explore.run, app.explore.view)
+        assert app.label == question and not app.frame.is_pending
+        assert app.frame.headline == wanted.headline and "computing" not in app.text()
+        assert app.frame.values["saving_ns"].cell(1) == wanted.values["saving_ns"].cell(1)
+
+
+async def test_a_question_without_an_answer_leads_back(replays: Event) -> None:
+    replays.set()
+    async with explorer(run=replace(sample_run())) as app:  # of which nothing is known yet
+        await app.press("I")
+        before = app.explore.view
+        await app.command("what-if gpu:99 as peers")
+        assert app.explore.view == before and not app.frame.is_pending
+        assert "matches nothing" in app.status
+        await app.press("H")
+        assert app.explore.view.name != "whatif"
+        await app.command("what-if faster")
+        assert app.explore.view.name != "whatif" and "is not a question" in app.status
 
 
 async def test_a_question_opens_the_predicted_step() -> None:

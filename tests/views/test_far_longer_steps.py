@@ -24,6 +24,7 @@ def _findings(style: str, folder: Path, *causes: Cause) -> tuple[list[dict[str, 
     return [{"title": frame.labels[at], **frame.row(at)} for at in range(len(frame))], cost_ns
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("kind", "style"), [("gc", "fsdp"), ("data", "ddp"), ("save", "tp")])
 def test_a_step_in_which_all_hosts_pause_is_said(kind: str, style: str, tmp_path: Path) -> None:
     """Though some GPU is the last one to go on, it isn't the reason."""
@@ -35,6 +36,7 @@ def test_a_step_in_which_all_hosts_pause_is_said(kind: str, style: str, tmp_path
     assert first["saving_ns"] == pytest.approx(cost_ns, rel=0.1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "steps"), [("data", (STEP - 1,)), ("kernels", (STEP,)), ("kernels", (STEP - 2, STEP))]
 )

@@ -34,12 +34,13 @@ def saved(run: Run, question: str) -> float:
     return answer_of(steady, [change_of(steady.predictor, question)]).saving_ns
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("style", "seed", "causes", "gpu", "words"),
     [
         ("ddp", 81, EXPERTS, 3, "mostly gate_up_proj in layers 2 and 4"),
-        ("fsdp", 82, EXPERTS, 3, "mostly gate_up_proj in layers 2 and 4"),
         ("ddp", 83, DEBUG, 2, "has more work"),
+        ("fsdp", 82, EXPERTS, 3, "mostly gate_up_proj in layers 2 and 4"),
     ],
 )
 def test_more_work_costs_what_it_has_more(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
-from math import prod
+from math import nan, prod
 from operator import attrgetter, not_
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from chopper_core.sources.kineto.events import (
     SYNC_CATEGORY,
     SYNC_KINDS,
     Args,
+    Category,
     Event,
     FrameKinds,
     UnreadFields,
@@ -81,11 +82,10 @@ from chopper_core.tables.columns import (
     int_column,
     integer,
     nanoseconds,
-    narrowed,
     packed_values,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
-from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows, column_types
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows, column_types
 from chopper_core.util.grouping import distinct, run_mask
 
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
@@ -110,13 +110,22 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(NODE_CATEGORIES, "nodes"),
 }
 """The table of the events of a category."""
-_IDS: Final = frozenset(
-    ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id")
-)
-_OF_HOST: Final = frozenset((*_IDS, "duration_ns"))
-"""Columns that are stored in half the memory where they fit; those of activities are few."""
-_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape", "annotation"))
-"""Columns of codes, in a quarter: most files have fewer than 32,768 of each."""
+_ACTIVITY_KINDS: Final = {Category(name): kind for name, kind in ACTIVITY_CATEGORIES.items()}
+_RANGE_KINDS: Final = {Category(name): kind for name, kind in RANGE_CATEGORIES.items()}
+"""By the objects that events have, which are found without a look at their letters."""
+_OF_GPU: Final[Mapping[str, DTypeLike]] = {
+    **dict.fromkeys(
+        ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id"), np.int32
+    ),
+    # Codes: most files have fewer than 32,768 of each.
+    **dict.fromkeys(
+        ("name", "thread", "collective", "inputs", "launch_shape", "annotation"), np.int16
+    ),
+}
+"""Columns that are stored in so little memory where they fit."""
+_OF_HOST: Final[Mapping[str, DTypeLike]] = {**_OF_GPU, "duration_ns": np.int32}
+"""Those of activities are few."""
+_FIGURES: Final = {name: attrgetter(of) for name, of in FIGURES.items()}
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
@@ -188,11 +197,15 @@ class TraceTables:
         self._unused_counts: Counter[str] = Counter()
         self.unread = UnreadFields()
         self.bad_times = self.bad_host_times = 0
-        self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
-        self._frames = GrowingColumns(column_types(HostRanges))
+        self._tables = {
+            name: GrowingColumns(column_types(kind), _OF_GPU if name == "activities" else _OF_HOST)
+            for name, kind in _TABLES.items()
+        }
+        self._frames = GrowingColumns(column_types(HostRanges), _OF_HOST)
         self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
         self._flow_ends = {
-            kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
+            kind: GrowingColumns(_FLOW_END_TYPES, _OF_HOST)
+            for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
         self._frame_kinds = FrameKinds()
         self._kept_inputs = np.zeros(0, np.int8)
@@ -348,11 +361,7 @@ class TraceTables:
         """
         self._tables["ranges"].add(self._frames.joined())
         tables = {name: table.joined() for name, table in self._tables.items()}
-        for table, columns in tables.items():
-            for name in (_IDS if table == "activities" else _OF_HOST) & columns.keys():
-                columns[name] = narrowed(columns[name])
-            for name in _CODES & columns.keys():
-                columns[name] = narrowed(columns[name], np.int16)
+        for columns in tables.values():
             columns["start_ns" if "start_ns" in columns else "time_ns"] += base_time_ns
         sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
         return {
@@ -413,7 +422,7 @@ class TraceTables:
             streams[row] = events[row].tid
         for row in [row for row, device in enumerate(devices) if device is None]:
             devices[row] = events[row].pid
-        columns["category"] = _codes(ACTIVITY_CATEGORIES, [event.cat for event in events])
+        columns["category"] = _codes(_ACTIVITY_KINDS, [event.cat for event in events])
         columns["device"] = bounded(int_column(devices), _INT32_LIMIT)
         columns["stream"] = self._numbers_or_names(streams)
         columns["correlation"] = int_column([arg.correlation for arg in args])
@@ -426,9 +435,7 @@ class TraceTables:
         columns["graph_node"] = int_column([arg.graph_node for arg in args])
         columns["annotation"] = self._annotation_codes(args)
         self._tables["activities"].add(columns)
-        self._figures.add(
-            {name: float_column([*map(attrgetter(of), args)]) for name, of in FIGURES.items()}
-        )
+        self._figures.add({name: _figure([*map(of, args)]) for name, of in _FIGURES.items()})
 
     def _add_launches(self, events: Sequence[Event]) -> None:
         if not events:
@@ -444,14 +451,14 @@ class TraceTables:
         self,
         table: GrowingColumns,
         events: Sequence[Event],
-        kinds: Mapping[str, int] = RANGE_CATEGORIES,
+        kinds: Mapping[str, int] = _RANGE_KINDS,
     ) -> None:
         """Add ranges, whose kind is that of their category, or of their name for `FrameKinds`."""
         if not events:
             return
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
-        if kinds is not RANGE_CATEGORIES:
+        if kinds is not _RANGE_KINDS:
             keys = [event.name for event in events]
         elif self.event_counts[OLD_RANGE]:
             keys = [old_category(event) for event in events]
@@ -490,6 +497,8 @@ class TraceTables:
         self._tables["flows"].add(columns)
 
     def _add_allocations(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
         is_own = [
             event.name == MEMORY_EVENT
             and event.args is not None
@@ -549,6 +558,8 @@ class TraceTables:
 
     def _add_syncs(self, events: Sequence[Event]) -> None:
         """Add stated synchronizations, but for those with a whole GPU, which calls show."""
+        if not events:
+            return
         kinds = [
             SyncKind.RECORD
             if event.cat == RECORD_CATEGORY
@@ -646,8 +657,8 @@ class TraceTables:
         return codes
 
     def _inputs(self, events: Sequence[Event], name_codes: Int64, args: Sequence[Args]) -> Int32:
-        unseen = len(self.names) - len(self._kept_inputs)
-        self._kept_inputs = np.append(self._kept_inputs, np.full(unseen, _UNSEEN, np.int8))
+        if unseen := len(self.names) - len(self._kept_inputs):
+            self._kept_inputs = np.append(self._kept_inputs, np.full(unseen, _UNSEEN, np.int8))
         kept = self._kept_inputs[name_codes]
         for row in np.flatnonzero(kept == _UNSEEN).tolist():
             kept[row] = self._kept_inputs[name_codes[row]] = kept_inputs(events[row].name)
@@ -678,6 +689,13 @@ class TraceTables:
 
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int64:
     return packed_values([*map(codes.__getitem__, keys)])
+
+
+def _figure(values: Sequence[Any]) -> Float64:
+    # Most files have no such figure: each is the default.
+    if values.count(nan) == len(values):
+        return np.full(len(values), nan)
+    return float_column(values)
 
 
 def _is_long(duration_us: Any) -> bool:

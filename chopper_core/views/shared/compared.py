@@ -1,14 +1,7 @@
 """The rows of the tree compared with those of a baseline: no row of either side is left out. Where
 the baseline is one of the rows, all are compared with it.
 
-Kernels that run at the same place in two runs under different names are one row. The place of an
-activity is its operation and layer, the number of kernels before it there that both runs have by
-name, and its distance from the last of those. Two names that only one side has are the same kernel
-renamed if they share at least half of their places; the closest pair first, each name once. Phase,
-layer and operation count only where the compared nodes don't fix them. Operations are paired by the
-common ones around them in their phase and layer, as two frameworks name the same work otherwise:
-those that are alone there, else the n-th of the same class of kernels. Those that stand elsewhere
-are paired by their kernels (`same_work`).
+Rows whose names differ are paired by what they do (`analyses/row_pairs.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, baseline_of, other_total
-from chopper_core.analyses.row_pairs import _RENAMED, Pairs, all_with, matched, renamed_labels
+from chopper_core.analyses.row_pairs import RENAMED, Pairs, all_with, matched, renamed_labels
 from chopper_core.analyses.same_work import Side
 from chopper_core.columns import Metric, Reduces, Values, default_columns, numbered
 from chopper_core.columns.derived import (
@@ -83,7 +76,7 @@ def compared(run: Run, view: View) -> Frame:
     # Two single activities are compared whatever their positions.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {}
-    if row is None and ours.level == base.level and ours.level in _RENAMED:
+    if row is None and ours.level == base.level and ours.level in RENAMED:
         sides = (Side(run, ours.view, ours.labels), Side(other, base.view, base.labels))
         renamed = renamed_labels(*sides, ours.level)
     if row is None:
