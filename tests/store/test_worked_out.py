@@ -162,5 +162,5 @@ def test_places_that_share_their_work_are_one_part(tmp_path: Path) -> None:
     parts = opening._parts(run)
     every = [name for part in parts for name in part]
     assert sorted(every) == sorted([*VIEWS, ""])
-    assert parts[0] == ("findings", "whatif", "overview", "ranks")
+    assert parts[0] == ("findings", "whatif", "overview", "ranks", "live")
     assert parts[1] == ("graph", "comms")
