@@ -123,7 +123,11 @@ def _by_code(
     used = _used(names, codes) if used is None else used
     numbers = np.zeros(len(names), kind)
     numbers[used] = [value(names[code]) for code in used.tolist()]
-    return numbers[codes]
+    found = np.empty(len(codes), kind)
+    # Codes are narrow, and numpy makes positions of as many as it gets at once.
+    for block in in_blocks(len(codes)):
+        found[block] = numbers[codes[block]]
+    return found
 
 
 def codes_matching(
@@ -134,7 +138,10 @@ def codes_matching(
 
 
 def _used(names: Sequence[str], codes: Codes) -> Index:
-    return np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    is_used = np.zeros(len(names), np.bool_)
+    for block in in_blocks(len(codes)):
+        is_used[codes[block]] = True
+    return np.flatnonzero(is_used)
 
 
 class Host:

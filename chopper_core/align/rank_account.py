@@ -18,7 +18,9 @@ from chopper_core.model.accounting import (
     NO_GAPS,
     Account,
     OutsideGaps,
+    account,
     accounted,
+    launch_overheads,
 )
 from chopper_core.model.side_table import HostState
 from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
@@ -129,10 +131,13 @@ def account_rank(
         start, took = activities.start_ns[own], activities.duration_ns[own]
         launch, kinds = links.launch_ns[own], kind[own]
         stream, step = activities.stream[own], iteration[own]
-        found = accounted(start, took, kinds, stream, launch, step, host)
+        found = account(start, took, kinds, stream, launch, host)
         columns = found.columns
+        # Those of each in half the memory before the next are worked out.
         for name in columns:
             columns[name] = narrowed(columns[name])
+        for name, values in launch_overheads(start, took, kinds, launch, step).items():
+            columns[name] = narrowed(values)
         thread = links.points.thread[own]
         gaps += _gaps(number, start, thread, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
@@ -142,8 +147,8 @@ def account_rank(
         else:
             for name, values in columns.items():
                 charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    account = RankAccount(charges, reduce(OutsideTime.joined, outside), frozenset(truncated))
-    return account, reduce(HostGaps.joined, gaps)
+    times = reduce(OutsideTime.joined, outside)
+    return RankAccount(charges, times, frozenset(truncated)), reduce(HostGaps.joined, gaps)
 
 
 def _waiting_in_queue(start: Int64, gaps: OutsideGaps, host: HostEvidence) -> set[int]:

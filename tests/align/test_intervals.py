@@ -93,3 +93,25 @@ def test_many_ranges_cover_points_as_one_by_one(block: int) -> None:
         assert valued.outermost(points).tolist() == longest
     assert host.many(rows[:0]).innermost(points).tolist() == [-1] * 50
     assert max(map(len, over)) > 1 and not all(over)
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 16])
+def test_every_range_has_the_number_of_its_name(block: int) -> None:
+    names = ["mm", "a", "addmm", "unused"]
+    codes = np.random.default_rng(2).integers(0, 3, 50).astype(np.int16)
+    columns = {name: np.zeros(50, kind) for name, kind in column_types(HostRanges).items()}
+    host = Host(
+        cast(Any, SimpleNamespace(ranges=HostRanges(**{**columns, "name": codes}), names=names))
+    )
+    asked: list[str] = []
+
+    def number(name: str) -> int:
+        asked.append(name)
+        return len(name)
+
+    with patch.object(labels, "BLOCK", block):
+        assert host.by_name(number).tolist() == [len(names[code]) for code in codes]
+        assert sorted(asked) == ["a", "addmm", "mm"]
+        assert host.by_name(number, np.arange(3)).tolist() == [
+            len(names[code]) for code in codes[:3]
+        ]
