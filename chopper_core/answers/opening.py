@@ -194,9 +194,10 @@ def all_read(run: Run, progress: Progress = silent) -> Run:
 _QUESTIONS: Final = "whatif"
 _FIRST: Final = ("findings", "overview", "ranks")
 """What most look at first; the summary takes what the findings tell."""
-_TOGETHER: Final = (("findings", _QUESTIONS, "overview", "ranks"), ("graph", "comms"))
-"""Places that are made of the same, in turn: questions replay the graph that findings have made,
-paths and communication match all collectives. Those that take longest are first."""
+_TOGETHER: Final = (("findings", _QUESTIONS, "overview", "ranks", "live"), ("graph", "comms"))
+"""Places that are made of the same, in turn: the summary and what is live tell findings, questions
+replay the graph that these have made, paths and communication match all collectives. Those that
+take longest are first."""
 _SIGNALS: Final = ("",)
 """Which signals are worth a chart, as screens ask."""
 _MOST_OF_ALL: Final = 1 << 26

@@ -292,8 +292,10 @@ class TableContent(Struct, frozen=True):
         """This, with texts that are the same objects as in others of which they are `known`."""
 
         def shared(texts: tuple[Any, ...]) -> tuple[Any, ...]:
-            own = tuple(known.setdefault(each, each) for each in texts)
-            found: tuple[Any, ...] = known.setdefault(own, own)
+            if texts not in known:
+                own = tuple(known.setdefault(each, each) for each in texts)
+                known[own] = own
+            found: tuple[Any, ...] = known[texts]
             return found
 
         fields = ("names", "operations", "shapes", "measured")

@@ -236,8 +236,8 @@ class Derived:
                     debug.note(f"{key[0]} is not kept: {error}")
 
         writer = Thread(target=write)
-        self._writers = [*(each for each in self._writers if each.is_alive()), writer]
         writer.start()
+        self._writers = [*(each for each in self._writers if each.is_alive()), writer]
 
     def wait(self) -> None:
         """Wait until what was derived is written."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,24 +91,22 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     )
     cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
     samples = {n: [getattr(file, n).ravel() for file in run.cpu] for n in layout.CPU_ARRAYS}
-    columns: dict[str, Mapping[str, AnyArray]] = {
-        layout.KERNELS: {name: table.column(name) for name in COLUMNS},
-        layout.MEASURED: table.measured,
-        layout.OPERATIONS: _cells(cubes),
-        **{side.FILE: side.columns() for side in run.side_tables.values()},
+    kernels = {name: table.column(name) for name in COLUMNS}
+    writers: dict[str, Callable[[Path], dict[str, ColumnPlace]]] = {
+        layout.KERNELS: lambda path: write_arrow(path, kernels),
+        layout.MEASURED: lambda path: write_arrow(path, table.measured),
+        layout.OPERATIONS: lambda path: write_arrow(path, _cells(cubes)),
+        layout.SERIES: lambda path: write_lists(path, _series(run)),
+        layout.CPU: lambda path: write_lists(path, samples),
     }
-    lists = {layout.SERIES: _series(run), layout.CPU: samples}
+    for side in run.side_tables.values():
+        writers[side.FILE] = partial(write_arrow, columns=side.columns())
 
     def write(name: str) -> tuple[dict[str, ColumnPlace], tuple[int, int]]:
         path = folder / name
-        if name in lists:
-            places = write_lists(path, lists[name])
-        else:
-            places = write_arrow(path, columns[name])
-        return places, stamp_of(path)
+        return writers[name](path), stamp_of(path)
 
-    names = (*columns, *lists)
-    written = dict(zip(names, in_processes(write, names, len(table)), strict=True))
+    written = dict(zip(writers, in_processes(write, [*writers], len(table)), strict=True))
     fields = {name: getattr(run, name) for name in layout.run_fields()}
     stored = layout.StoredRun(
         msgspec.Raw(json_of(fields, _plain)),

@@ -52,15 +52,35 @@ def safe_path() -> Iterator[None]:
                 os.environ[_SAFE_PATH] = before
 
 
+_readied: Final[set[str]] = set()
+
+
+@contextmanager
+def readied_threads() -> Iterator[None]:
+    """Note that threads which a library starts in the block are made ready by it for a copy."""
+
+    def threads() -> set[str]:
+        try:
+            return {*os.listdir(_OWN_THREADS)}
+        except OSError:
+            return set()
+
+    before = threads()
+    try:
+        yield
+    finally:
+        _readied.update(threads() - before)
+
+
 def may_fork() -> bool:
     """Whether a copy of this process can go on by itself, which starts in no time.
 
-    It has one thread: in a copy nobody ever releases what another thread holds. Arrow's allocator
-    has another, and takes its own locks while a process is copied.
+    It has one thread: in a copy nobody ever releases what another thread holds. Arrow and its
+    allocator have others, and take their own locks while a process is copied.
     """
     for _ in range(_MOST_POLLS):
         try:
-            threads = os.listdir(_OWN_THREADS)
+            threads = {*os.listdir(_OWN_THREADS)} - _readied
             names = [Path(_OWN_THREADS, each, "comm").read_text().strip() for each in threads]
         except OSError:  # No Linux, or a thread has just ended.
             names = []

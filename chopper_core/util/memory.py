@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from weakref import finalize
 
+from chopper_core.util import children
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.patterns import late
 
@@ -113,7 +114,8 @@ def start_libraries() -> None:
     np.matmul(square, square)
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    csv.read_csv(pa.BufferReader(b"1\n2\n"))
+    with children.readied_threads():
+        csv.read_csv(pa.BufferReader(b"1\n2\n"))
 
 
 def share_one_heap() -> None:

@@ -332,7 +332,9 @@ def _submitted(
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    context = get_context("fork" if children.may_fork() else "spawn")
+    # Within a limit a reader takes what libraries need first, while there is memory.
+    may_fork = children.may_fork() and (inherited is not None or not limit)
+    context = get_context("fork" if may_fork else "spawn")
     futures: list[Future[Any]] = []
     bytes_read: Any = np.zeros(len(items), np.int64)
     shelf: Shelf | None = None
@@ -469,7 +471,8 @@ def _start_worker(
         work_while(lambda: not shared.stop.value)
     if limit:
         memory.limit_memory(limit)
-        memory.start_libraries()
+        if not shared.inherited:
+            memory.start_libraries()
     if debug_target:
         with suppress(OSError):
             debug.start_log(debug_target)

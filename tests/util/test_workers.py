@@ -368,6 +368,7 @@ def test_a_copy_has_its_share_of_the_memory() -> None:
         "import os, resource, sys\nimport numpy as np\nfrom chopper_core.util import memory\n"
         "from chopper_core.util.workers import in_processes, shared_by\n"
         "kept = np.ones(25 * 10**6)\nmemory.limit_memory(int(sys.argv[1]) * 10**6)\n"
+        "memory.start_libraries()\n"
         "work = lambda _: (os.getpid(), resource.getrlimit(resource.RLIMIT_DATA)[0])\n"
         "with shared_by(4):\n    found = set(in_processes(work, range(8)))\n"
         "print(len(found), os.getpid() in dict(found), max(size for _, size in found) // 10**6)"
