@@ -25,6 +25,7 @@ from chopper_core.tables.columns import Columns, Interner, float_column
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import split_lines
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
+from chopper_core.util.children import readied_threads
 from chopper_core.util.grouping import distinct_codes
 
 _MAX_DIGITS: Final = 64
@@ -383,8 +384,9 @@ def csv_table(text: bytes, width: int) -> pa.Table:
     # Raises; costs nothing else: the system gives pages when they are written.
     np.empty(_THREAD_BYTES + _PARSED_PER_BYTE * len(text), np.uint8)
     names = [str(index) for index in range(width)]
-    return pa_csv.read_csv(
-        pa.BufferReader(text),
-        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
-        convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-    )
+    with readied_threads():
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+            convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from chopper_core.tables.bytes import MAX_RATIO, is_bomb
+from chopper_core.util.children import readied_threads
 from chopper_core.util.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def opened_parquet(path: Path) -> Iterator[ParquetFile]:
 
     try:
         # Arrow opens no names that aren't UTF-8.
-        with path.open("rb") as opened:
+        with path.open("rb") as opened, readied_threads():
             file, size_bytes = ParquetFile(opened), path.stat().st_size
             if any(is_bomb(size_bytes, decoded) for decoded in _decoded_bytes(file, opened)):
                 about = file.metadata

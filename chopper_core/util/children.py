@@ -79,6 +79,8 @@ def may_fork() -> bool:
     allocator have others, and take their own locks while a process is copied.
     """
     for _ in range(_MOST_POLLS):
+        if active_count() > 1:
+            return False
         try:
             threads = {*os.listdir(_OWN_THREADS)} - _readied
             names = [Path(_OWN_THREADS, each, "comm").read_text().strip() for each in threads]
@@ -86,8 +88,6 @@ def may_fork() -> bool:
             names = []
         if len(names) - sum(name in _THAT_COPIES_ALLOW for name in names) == 1:
             return True
-        if active_count() > 1:
-            return False
         # One that was waited for takes a moment to be gone.
         time.sleep(_ENDING_S)
     return False

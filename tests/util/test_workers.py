@@ -307,6 +307,38 @@ def test_what_a_killed_copy_left_is_done_here(when: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+READING = """
+import os, sys
+from pathlib import Path
+import pyarrow as pa
+from pyarrow import parquet
+from chopper_core.tables.column import csv_table
+from chopper_core.tables.parquet import opened_parquet
+from chopper_core.util.workers import in_processes, shared_by
+path = Path(sys.argv[1])
+parquet.write_table(pa.table({str(at): [1.0] * 1000 for at in range(8)}), path, row_group_size=100)
+def read(_):
+    with opened_parquet(path) as file:
+        rows = sum(len(batch) for batch in file.iter_batches())
+    return rows, len(csv_table(b"1,2\\n" * 1000, 2)), os.getpid()
+first = read(0)
+with shared_by(2):
+    found = list(in_processes(read, range(8)))
+print({each[:2] for each in found}, os.getpid() in {each[2] for each in found})
+"""
+
+
+@NEEDS_FORKS
+def test_copies_read_tables_after_this_process_has(tmp_path: Path) -> None:
+    """Arrow's threads stay."""
+    done = subprocess.run(
+        [sys.executable, "-c", READING, str(tmp_path / "a.parquet")],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=100,
+    )  # fmt: skip
+    assert done.stdout == "{(1000, 1000)} False\n", done.stderr
+
+
 @NEEDS_FORKS
 def test_an_error_in_a_copy_is_raised_here() -> None:
     done = shared_out("wrong", 2)
