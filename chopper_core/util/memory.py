@@ -87,6 +87,8 @@ def limit_memory(size: int = 0) -> None:
 
     # Its threads each take a buffer of 32 MB, and nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Its own allocator takes up to half of a limit at once, and keeps it.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard not in (resource.RLIM_INFINITY, -1):
         size = min(size, hard)

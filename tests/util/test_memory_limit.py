@@ -273,3 +273,19 @@ def test_ingest_within_a_limit_ends_in_a_sentence(
     assert (tmp_path / "store").exists() == (done.returncode == 0)
     if done.returncode:
         assert "memory" in said[-1] and "OpenBLAS" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no limit on what is allocated")
+@pytest.mark.parametrize("limit_mb", [300, 2000])
+def test_libraries_take_no_more_of_a_larger_limit(limit_mb: int) -> None:
+    """Twice what Chopper itself takes, at most; the rest is for the data."""
+    code = (
+        "import sys\nimport numpy as np\nfrom chopper_core.util import memory\n"
+        "memory.limit_memory(int(sys.argv[1]) * 10**6)\nmemory.start_libraries()\n"
+        "np.empty((int(sys.argv[1]) - 2 * memory.LEAST_MB) * 10**6, np.uint8)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(limit_mb)],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
