@@ -51,6 +51,8 @@ _NO_LIMIT: Final = 1 << 60
 """The first version of cgroups writes about so many bytes for none."""
 
 _limit = 0
+_in_common = 0
+"""Of the limit: what copies of this process have in common with it, which is not in `_limit`."""
 _is_asked = False
 _shortages = 0
 
@@ -185,7 +187,7 @@ def shared_bytes(size: int) -> mmap.mmap:
     MemoryError."""
     import resource
 
-    global _limit
+    global _limit, _in_common
     if not _limit:
         return mmap.mmap(-1, size)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -194,6 +196,7 @@ def shared_bytes(size: int) -> mmap.mmap:
     made = mmap.mmap(-1, size)
     # The system doesn't count it.
     _limit -= size
+    _in_common += size
     resource.setrlimit(resource.RLIMIT_DATA, (soft - size, hard))
     finalize(made, _give_back_shared, size).atexit = False
     return made
@@ -202,8 +205,9 @@ def shared_bytes(size: int) -> mmap.mmap:
 def _give_back_shared(size: int) -> None:
     import resource
 
-    global _limit
+    global _limit, _in_common
     _limit += size
+    _in_common -= size
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (soft + size, hard))
@@ -309,7 +313,9 @@ def _limit_text() -> str:
     except (ImportError, MemoryError):
         return "this shell allows"
     if _is_asked:
-        return f"--max-memory allows ({_megabytes(_limit)}); give more, or less to read"
+        return (
+            f"--max-memory allows ({_megabytes(_limit + _in_common)}); give more, or less to read"
+        )
     for name, option in (("RLIMIT_AS", "v"), ("RLIMIT_DATA", "d")):
         soft, _ = resource.getrlimit(getattr(resource, name))
         if soft not in (resource.RLIM_INFINITY, -1, _limit):

@@ -289,3 +289,14 @@ def test_libraries_take_no_more_of_a_larger_limit(limit_mb: int) -> None:
         cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no limit on what is allocated")
+def test_a_limit_is_named_as_it_was_given() -> None:
+    """Whatever of it copies have in common."""
+    code = (
+        "from chopper_core.util import memory\nmemory.limit_memory(300 * 10**6)\n"
+        "kept = memory.shared_bytes(40 * 10**6)\nprint(memory.memory_error('this'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "--max-memory allows (300 MB)" in done.stdout, done.stderr
