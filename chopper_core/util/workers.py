@@ -235,7 +235,7 @@ def _outcomes(
     """
     left = set(range(len(paths)))
     whole = sum(sizes)
-    if executor is not None or workers > 1:
+    if executor is not None or (workers > 1 and not _is_daemon()):
         from concurrent.futures import BrokenExecutor
         from queue import Empty, SimpleQueue
 

@@ -13,6 +13,7 @@ import threading
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -240,6 +241,25 @@ def fail_concurrently(path: Path, _progress: Progress) -> int:
 def test_what_fails_beside_fails_here(files: list[Path], jobs: int) -> None:
     (error,) = read_all(files[:1], fail_concurrently, silent, jobs)
     assert isinstance(error, DataError) and "is bad" in str(error)
+
+
+def read_both(paths: list[Path], found: Any) -> None:
+    found.extend(read_all(paths, size_of, silent, 2))
+
+
+def size_of(path: Path, _progress: Progress) -> int:
+    return path.stat().st_size
+
+
+def test_a_process_that_may_have_no_others_reads_alone(files: list[Path]) -> None:
+    """A daemon of `multiprocessing`, such as a worker of its Pool."""
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        found = manager.list()
+        process = context.Process(target=read_both, args=(files[:2], found), daemon=True)
+        process.start()
+        process.join()
+        assert [*found] == [path.stat().st_size for path in files[:2]]
 
 
 SHARING = """
