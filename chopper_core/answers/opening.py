@@ -215,7 +215,8 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
     """Work out the places of a store that was just written, and keep them there: it opens at once
     wherever it is sent. What can't be worked out is left to who asks for it.
 
-    So many processes share the places (None: one per processor), as memory allows.
+    So many processes share the places (None: one per processor), as memory allows: without enough
+    for one, none is worked out.
     """
     from mmap import mmap
 
@@ -224,6 +225,9 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
     from chopper_core.util.workers import in_processes, shared_by
 
     run = open_cached(store, is_verified=False)
+    fitting = memory.jobs_fitting(jobs, _BYTES_OF_EACH * len(run.table))
+    if not fitting:
+        return
     memory.keep_freed(of_large=True)
     parts = _parts(run)
     is_done, here = mmap(-1, len(parts)), os.getpid()
@@ -252,7 +256,7 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
             is_done[taken[0]] = 1
 
     try:
-        with shared_by(memory.jobs_fitting(jobs, _BYTES_OF_EACH * len(run.table))):
+        with shared_by(fitting):
             for _ in in_processes(work, range(len(parts)), len(run.table), report):
                 pass
         report()

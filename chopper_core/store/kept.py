@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.util import atomic, debug
+from chopper_core.util import atomic, debug, memory
 from chopper_core.util.errors import ChopperError
 
 T = TypeVar("T")
@@ -217,7 +217,8 @@ class Derived:
         return value if named == self._name else _renamed(value, named, self._name)
 
     def keep(self, key: tuple[object, ...], value: Callable[[], object]) -> None:
-        """Keep a value, in a thread: the answer doesn't wait for it. The process does, at its end.
+        """Keep a value, in a thread, if there is memory for one: the answer doesn't wait for it.
+        The process does, at its end.
 
         What can't be kept is worked out again.
         """
@@ -232,9 +233,12 @@ class Derived:
                         return
                     place.keep((self._name, worked_out))
                     _forget(place.file.parent)
-                except (*_UNREADABLE, OverflowError, ChopperError) as error:
+                except (*_UNREADABLE, OverflowError, MemoryError, ChopperError) as error:
                     debug.note(f"{key[0]} is not kept: {error}")
 
+        if not memory.may_start_thread():
+            write()
+            return
         writer = Thread(target=write)
         writer.start()
         self._writers = [*(each for each in self._writers if each.is_alive()), writer]

@@ -41,6 +41,8 @@ _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 _OWN_SIZES: Final = Path("/proc/self/statm")
 _DATA: Final = 5
 """The place there of what is allocated."""
+_THREAD_BYTES: Final = 32 << 20
+"""Of a thread: its stack, and something to begin with."""
 _MOST_DESCRIBED: Final = 200
 _LACKS_MEMORY: Final = late(
     "launch worker thread|error return without exception set|^ImportError: .*failed to map"
@@ -215,7 +217,7 @@ def _give_back_shared(size: int) -> None:
 
 def jobs_fitting(jobs: int | None, each_bytes: int) -> int:
     """How many processes, `jobs` at most (None: one per processor), find so much memory each, in
-    addition to what a worker takes."""
+    addition to what a worker takes; 0: not even one."""
     import os
 
     most = jobs or os.cpu_count() or 1
@@ -224,17 +226,33 @@ def jobs_fitting(jobs: int | None, each_bytes: int) -> int:
         room = int(sizes["MemAvailable"].split()[0]) << 10
         if _limit:
             room = min(room, _limit - _allocated())
-        return max(min(most, room // (WORKER_MB * 10**6 + each_bytes)), 1)
+        return max(min(most, room // (WORKER_MB * 10**6 + each_bytes)), 0)
     return most
 
 
 def _allocated() -> int:
     """The bytes of this process that the limit counts."""
+    return _own_bytes(_DATA)
+
+
+def _own_bytes(place: int) -> int:
+    """A size of this process; 0 where the system doesn't tell."""
     with suppress(OSError, LookupError, ValueError):
         import resource
 
-        return int(_OWN_SIZES.read_text().split()[_DATA]) * resource.getpagesize()
+        return int(_OWN_SIZES.read_text().split()[place]) * resource.getpagesize()
     return 0
+
+
+def may_start_thread() -> bool:
+    """Whether the limits leave a thread what it needs. Python waits for ever for one that ends for
+    want of memory as it begins."""
+    import resource
+
+    kinds = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, _DATA))
+    limits = [(resource.getrlimit(kind)[0], place) for kind, place in kinds]
+    limits = [(soft, place) for soft, place in limits if soft not in (resource.RLIM_INFINITY, -1)]
+    return all(_own_bytes(place) + _THREAD_BYTES <= soft for soft, place in limits)
 
 
 def job_limit() -> int:

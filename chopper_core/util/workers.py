@@ -129,7 +129,7 @@ def _help(work: Helper[Read], path: Path, progress: Progress) -> Read:
 def concurrently(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
     """Return a function that gives the result of work, which a thread does from now on if several
     processors may read the file at hand; else it is done when the function is called."""
-    if _processes.get() < 2 or rows < THREADS_FROM_ROWS:
+    if _processes.get() < 2 or rows < THREADS_FROM_ROWS or not memory.may_start_thread():
         return work
     from concurrent.futures import ThreadPoolExecutor
 
@@ -147,7 +147,7 @@ def in_threads(
     That pays where its time goes to numpy's loops over as many rows, which lie in all items.
     """
     workers = min(os.cpu_count() or 1, len(items))
-    if workers < 2 or rows < THREADS_FROM_ROWS:
+    if workers < 2 or rows < THREADS_FROM_ROWS or not memory.may_start_thread():
         return [work(item) for item in items]
     from concurrent.futures import ThreadPoolExecutor
 

@@ -150,7 +150,7 @@ def test_as_many_processes_as_find_memory(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(memory, "_MEMORY", sizes)
     each = 1_024_000_000 // 4 - memory.WORKER_MB * 10**6
     assert [memory.jobs_fitting(jobs, each) for jobs in (1, 3, 64)] == [1, 3, 4]
-    assert memory.jobs_fitting(64, 10**12) == 1
+    assert memory.jobs_fitting(64, 10**12) == 0
     monkeypatch.setattr(memory, "_limit", memory._allocated() + 600_000_000)
     assert memory.jobs_fitting(64, each) == 2
     monkeypatch.setattr(memory, "_limit", 0)

@@ -25,6 +25,7 @@ from chopper_core.util.workers import read_all
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.ingest.test_run_sets import trace
+from tests.limited import NEEDS_LINUX, run_limited
 from tests.sources.counters.counter_writers import counter_rows, write_csv
 from tests.wording import Wording
 
@@ -300,3 +301,23 @@ def test_a_limit_is_named_as_it_was_given() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "--max-memory allows (300 MB)" in done.stdout, done.stderr
+
+
+@NEEDS_LINUX
+@pytest.mark.parametrize(("headroom_mb", "threads"), [(24, 0), (200, 1)])
+def test_without_memory_for_a_thread_values_are_kept_without_one(
+    headroom_mb: int, threads: int, tmp_path: Path
+) -> None:
+    """Python waits for ever for a thread that ends for want of memory as it begins."""
+    done = run_limited(
+        "import threading\nfrom chopper_core.store.kept import Derived\n"
+        "started, start = [], threading.Thread.start\n"
+        "threading.Thread.start = lambda own: (started.append(own), start(own))[1]\n",
+        "class Whose:\n    name = 'run'\n"
+        "own = lambda: Derived({path: False}, Whose, lambda: 'state', lambda: True)\n"
+        "of = own()\nof.keep(('figure',), lambda: 'kept')\nof.wait()\n"
+        "print(len(started), own().recall(('figure',), str))\n",
+        tmp_path / "derived",
+        headroom_mb,
+    )
+    assert done.stdout == f"{threads} kept\n", done.stderr
