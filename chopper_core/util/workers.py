@@ -382,7 +382,7 @@ def _submitted(
 
 
 def _end(
-    pool: Executor,
+    pool: ProcessPoolExecutor,
     futures: Sequence[Future[Any]],
     have_ended: Callable[[], bool],
     *,
@@ -392,6 +392,9 @@ def _end(
     with them."""
     from concurrent.futures import wait
 
+    if not futures:
+        # Not all could be started: nobody tells the others that there is nothing to do.
+        _kill_workers(pool)
     for future in futures:
         future.cancel()
     while not have_ended():
@@ -403,11 +406,14 @@ def _end(
 def _break_if_killed(pool: ProcessPoolExecutor) -> None:
     """End a pool of which a worker was killed: while others could still write to it, it waits for
     the rest of what that one was sending, without end."""
-    workers = [*(pool._processes or {}).values()]
-    if any(worker.exitcode for worker in workers):
-        for worker in workers:
-            worker.kill()
+    if any(worker.exitcode for worker in [*(pool._processes or {}).values()]):
+        _kill_workers(pool)
         vars(pool._result_queue)["_writer"].close()
+
+
+def _kill_workers(pool: ProcessPoolExecutor) -> None:
+    for worker in [*(pool._processes or {}).values()]:
+        worker.kill()
 
 
 @contextmanager

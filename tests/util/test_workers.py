@@ -327,6 +327,37 @@ def test_what_a_killed_copy_left_is_done_here(when: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+REFUSED = """
+import errno, os
+from pathlib import Path
+from chopper_core.util.progress import silent
+from chopper_core.util.workers import in_processes, read_all, shared_by
+from tests.util.test_workers import size_of
+fork, forked = os.fork, []
+def second_fails():
+    forked.append(0)
+    if len(forked) % 2 == 0:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = second_fails
+paths = [Path(__import__("numpy").__file__)] * 3
+print(read_all(paths, size_of, silent, 3) == [paths[0].stat().st_size] * 3, len(forked))
+with shared_by(3):
+    print([*in_processes(abs, range(3))], len(forked))
+"""
+
+
+@NEEDS_FORKS
+def test_where_not_all_workers_can_be_started_none_is_left() -> None:
+    """A process whose worker waits for something to do never ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    assert done.stdout == "True 2\n[0, 1, 2] 4\n", done.stderr
+
+
 READING = """
 import os, sys
 from pathlib import Path
