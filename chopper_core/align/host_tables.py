@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.host import Host, Links, codes_matching
-from chopper_core.align.labels import BLOCK, NOWHERE, Intervals, Points
+from chopper_core.align.labels import NOWHERE, Intervals, Points, in_blocks
 from chopper_core.align.steps import STEP_NAMES
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.side_table import (
@@ -136,8 +136,8 @@ def _events(trace: Trace) -> Iterator[tuple[Int8, Intervals]]:
     for pattern in (_NO_CAUSE, *STEP_NAMES):
         is_cause &= ~codes_matching(trace.names, codes, pattern, used)
     for table in (trace.launches, trace.ranges):
-        for begin in range(0, max(len(table), 1), BLOCK):
-            part = table.take(slice(begin, begin + BLOCK))
+        for block in in_blocks(max(len(table), 1)):
+            part = table.take(block)
             kind = np.zeros(len(part), np.int8)
             if isinstance(part, HostRanges):
                 kind = np.where(is_cause[part.name], _KIND_OF[part.category], _IGNORED)
@@ -248,8 +248,8 @@ def _outermost(trace: Trace, threads: Int64) -> Index:
     launches[threads] = True
     rows = np.flatnonzero((ranges.category == HostCategory.OPERATOR) & launches[ranges.thread])
     # Of each block first: few are left of all.
-    blocks = [rows[begin : begin + BLOCK] for begin in range(0, len(rows), BLOCK)]
-    return _outer(ranges, np.concatenate([rows[:0], *(_outer(ranges, each) for each in blocks)]))
+    outer = (_outer(ranges, rows[block]) for block in in_blocks(len(rows)))
+    return _outer(ranges, np.concatenate([rows[:0], *outer]))
 
 
 def _outer(ranges: HostRanges, rows: Index) -> Index:

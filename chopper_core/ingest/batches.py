@@ -101,7 +101,7 @@ def _written(
         shared_by(jobs),
     ):
         write_store(run, store, progress=progress)
-        _remove(parts_folder(store))
+        remove_folder(parts_folder(store), _remove_parts)
         return run.failed
 
 
@@ -426,14 +426,18 @@ def _of_each(
     progress: Progress,
 ) -> Iterator[_Done]:
     """What is made of the part of each trace, in as many processes as may share the work."""
-    groups = [traces[begin : begin + _GROUP] for begin in range(0, len(traces), _GROUP)]
 
     def report(done: int) -> None:
         progress("check the ranks read", min(done * _GROUP, len(traces)), len(traces))
 
     rows = len(traces) * _ROWS_PER_PART
-    for made in in_processes(partial(work, folder), groups, rows, report):
+    for made in in_processes(partial(work, folder), _in_turn(traces), rows, report):
         yield from made
+
+
+def _in_turn(paths: Sequence[Path]) -> list[Sequence[Path]]:
+    """Those that one process takes in turn."""
+    return [paths[begin : begin + _GROUP] for begin in range(0, len(paths), _GROUP)]
 
 
 def _read_part(trace: Path, progress: Progress, folder: Path, hosts: Sequence[HostFile]) -> None:
@@ -484,16 +488,11 @@ def parts_folder(store: Path) -> Path:
     return store.with_name(f".{store.name}.parts")
 
 
-def _remove(folder: Path) -> None:
-    """Remove parts, in as many processes as may share the work."""
-    aside = temporary_path(folder, "new")
-    with suppress(OSError):
-        os.rename(folder, aside)
-        parts = sorted(aside.iterdir())
-        groups = [parts[begin : begin + _GROUP] for begin in range(0, len(parts), _GROUP)]
-        for _ in in_processes(_remove_each, groups, len(parts) * _ROWS_PER_PART):
-            pass
-    shutil.rmtree(aside, ignore_errors=True)
+def _remove_parts(folder: Path) -> None:
+    """Remove what is in a folder, in as many processes as may share the work."""
+    parts = sorted(folder.iterdir())
+    for _ in in_processes(_remove_each, _in_turn(parts), len(parts) * _ROWS_PER_PART):
+        pass
 
 
 def _remove_each(parts: Sequence[Path]) -> None:

@@ -92,11 +92,13 @@ def temporary_path(folder: Path, suffix: str) -> Path:
     return folder.with_name(f".{folder.name}.{own}.{suffix}")
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove a folder as far as possible, renaming it first, so that no half of it is found."""
+def remove_folder(folder: Path, empty: Callable[[Path], object] = str) -> None:
+    """Remove a folder as far as possible, renaming it first, so that no half of it is found. It may
+    be emptied in another way under its new name."""
     fresh = temporary_path(folder, "new")
     with suppress(OSError):
         os.rename(folder, fresh)
+        empty(fresh)
     shutil.rmtree(fresh, ignore_errors=True)
 
 
