@@ -36,7 +36,7 @@ FILES: Final = "`.json`, AMD and NVIDIA, torch 1.12 to 2.10, one file per rank"
 EXAMPLE: Final = f'profiler.export_chrome_trace("trace/rank0{COMPRESSED_TRACE}")'
 SUFFIXES: Final = (".json", *COMPRESSED_ENDINGS)
 
-_PIECE_BYTES: Final = 1 << 19
+_PIECE_BYTES: Final = 1 << 20
 """Of text whose events fit into a processor's cache."""
 MAX_METADATA_BYTES: Final = 1 << 18
 """Of a larger value of a top-level key, only numbers and texts are kept."""
