@@ -37,6 +37,8 @@ PARALLEL_FROM_BYTES: Final = 8_000_000
 _processes: Final = ContextVar("processes", default=1)
 """How many may do the work at hand: read a file, for example."""
 THREADS_FROM_ROWS: Final = 1 << 18
+PROCESSES_FROM_ROWS: Final = 1 << 20
+"""Of fewer, copies of this process take longer to start than they save."""
 _AHEAD: Final = 2
 """Items per process that are begun before their results are taken."""
 GZIP_FACTOR: Final = 12
@@ -158,7 +160,7 @@ def in_threads(
 def in_processes(
     work: Callable[[Item], Done],
     items: Sequence[Item],
-    rows: int = THREADS_FROM_ROWS,
+    rows: int = PROCESSES_FROM_ROWS,
     report: Callable[[int], object] = int,
 ) -> Iterator[Done]:
     """Call a function for each item and yield its results in order; copies of this process, as
@@ -171,7 +173,7 @@ def in_processes(
     raises ends the work.
     """
     workers, limit = min(_processes.get(), len(items)), 0
-    if workers > 1 and rows >= THREADS_FROM_ROWS and children.may_fork() and not _is_daemon():
+    if workers > 1 and rows >= PROCESSES_FROM_ROWS and children.may_fork() and not _is_daemon():
         workers, limit = memory.copies_limit(workers)
     else:
         workers = 1

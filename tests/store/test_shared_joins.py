@@ -77,7 +77,7 @@ def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def share_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "may_fork", lambda: True)
-    monkeypatch.setattr(workers, "THREADS_FROM_ROWS", 1)
+    monkeypatch.setattr(workers, "PROCESSES_FROM_ROWS", 1)
     monkeypatch.setattr(writer, "_MIN_SUMMED_ROWS", 1)
     monkeypatch.setattr(cubes, "_CHUNK", 300)
     monkeypatch.setattr(breakdown, "_CHUNK", 300)
@@ -205,7 +205,7 @@ import os, sys, time
 from chopper_tui.cli import main
 from chopper_core.util import workers
 from chopper_core.ingest import batches
-workers.THREADS_FROM_ROWS, batches._GROUP, parent = 1, 2, os.getpid()
+workers.PROCESSES_FROM_ROWS, batches._GROUP, parent = 1, 2, os.getpid()
 def slow(*given):
     os.write(2, b"writes\\n") if os.getpid() != parent else None
     time.sleep(60)

@@ -21,6 +21,7 @@ from chopper_core.util import children
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted
 from chopper_core.util.workers import (
+    PROCESSES_FROM_ROWS,
     THREADS_FROM_ROWS,
     concurrently,
     in_processes,
@@ -442,7 +443,7 @@ def test_who_waits_for_copies_can_cancel(monkeypatch: pytest.MonkeyPatch, is_lon
 
 def test_few_rows_are_worked_on_here() -> None:
     with shared_by(2):
-        found = list(in_processes(lambda _: os.getpid(), range(4), THREADS_FROM_ROWS - 1))
+        found = list(in_processes(lambda _: os.getpid(), range(4), PROCESSES_FROM_ROWS - 1))
     assert found == 4 * [os.getpid()]
 
 

@@ -35,7 +35,7 @@ FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.10, one f
 EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
 SUFFIXES: Final = (".json", ".gz")
 
-_PIECE_BYTES: Final = 1 << 19
+_PIECE_BYTES: Final = 1 << 20
 """Of text whose events fit into a processor's cache."""
 MAX_METADATA_BYTES: Final = 1 << 18
 """Of a larger value of a top-level key, only numbers and texts are kept."""
