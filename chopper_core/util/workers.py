@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from chopper_core.util import children, debug, memory
 from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.compression import GROWTH, is_compressed
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.nearby import Look, States, note_looks, noted_looks
 from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted, work_while
@@ -41,8 +42,6 @@ PROCESSES_FROM_ROWS: Final = 1 << 20
 """Of fewer, copies of this process take longer to start than they save."""
 _AHEAD: Final = 2
 """Items per process that are begun before their results are taken."""
-GZIP_FACTOR: Final = 12
-"""How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
 
 
@@ -62,11 +61,11 @@ def read_all(
     """
     sizes = [path.stat().st_size for path in paths]
     packed = [
-        size if path.suffix == ".gz" else size // GZIP_FACTOR
+        size if is_compressed(path) else size // GROWTH
         for path, size in zip(paths, sizes, strict=True)
     ]
     workers, limit = memory.worker_limit(
-        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * GZIP_FACTOR
+        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * GROWTH
     )
     if jobs is None and sum(packed) < PARALLEL_FROM_BYTES:
         workers = 1
