@@ -190,10 +190,11 @@ def in_processes(
     with _submitted(range(ahead), _do_inherited, workers, limit, inherited=work_on) as begun:
         for number in range(len(items)):
             # None is left once workers died, or where they didn't start.
-            future = begun.futures.pop(0) if begun.futures else None
+            future = begun.futures[0] if begun.futures else None
             while future and not wait([future], _POLL_SECONDS).done:
                 begun.have_ended()
                 report(number)
+            del begun.futures[:1]
             report(number)
             error = future and future.exception()
             if error and not memory.is_out_of_memory(error):

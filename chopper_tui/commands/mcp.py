@@ -14,7 +14,8 @@ from chopper_tui.terminal import guard_mapped_files
 
 DESCRIPTION: Final = "Answer agents on standard input and output (MCP): read-only, no network."
 OPTIONS: Final = f"""
-    RUN* | runs, and directories of runs, that may be opened; default: the working directory{LIMITS}"""
+    RUN* | runs, and directories of runs, that may be opened; default: the working
+        directory{LIMITS}"""
 EPILOG: Final = """\
 A client starts it, for instance by this entry of its configuration:
   {"mcpServers": {"chopper": {"command": "chopper", "args": ["mcp", "RUN"]}}}

@@ -264,7 +264,7 @@ def test_a_process_that_may_have_no_others_reads_alone(files: list[Path]) -> Non
 
 
 SHARING = """
-import os, sys
+import os, sys, time
 from multiprocessing.connection import Connection
 import pyarrow
 from chopper_core.util.children import may_fork
@@ -281,6 +281,7 @@ Connection._send = send
 def work(number):
     here = os.getpid()
     if number == 7 and here != parent and sys.argv[1] == "killed while it sends":
+        time.sleep(0.3)  # until the others have done all that was begun beyond it
         return "half", bytes(100_000)
     if number == 7 and here != parent:
         if sys.argv[1] == "killed":
@@ -303,6 +304,7 @@ def shared_out(how: str, jobs: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", SHARING, how, str(jobs)],
         cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=50,
     )  # fmt: skip
 
 
