@@ -197,7 +197,7 @@ class Chooser(Sought[Any]):
         needed = self._widest + 2 + self._longest_why
         return min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
 
-    def _made(self, places: Iterable[int]) -> list[Option]:
+    def _made(self, places: Iterable[int]) -> Sequence[Option]:
         if self._search is not None:
             titles = (title for _, title, _ in self._shown if len(title) <= self._short)
             self._aligned = max(map(len, titles), default=0)
