@@ -141,8 +141,8 @@ def _parts_of_steps(run: Run, steps: Groups) -> Int64:
         # A piece is of few of the steps of thousands of GPUs.
         first, last = int(step.min()), int(step.max())
         own = parts[first : last + 1]
-        place = (step - first) * len(PARTS) + part_of(rows)
-        own += sums_of(computing, place, own.size).reshape(own.shape)
+        owner = (step - first) * len(PARTS) + part_of(rows)
+        own += sums_of(computing, owner, own.size).reshape(own.shape)
     for place, name in enumerate(_STATES.values(), len(COMPUTE_PARTS)):
         parts[:, place] = steps.sum(name)
     return parts

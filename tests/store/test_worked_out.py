@@ -31,7 +31,7 @@ from chopper_core.util import workers
 from chopper_core.util.progress import Cancelled
 from chopper_core.views import overlap
 store, log, jobs, how = sys.argv[1:]
-run_module.WORTH_KEEPING_S, workers.THREADS_FROM_ROWS = 0.0, 0
+run_module.WORTH_KEEPING_S, workers.PROCESSES_FROM_ROWS = 0.0, 0
 here, answer, to = os.getpid(), opening._answer, open(log, "ab", buffering=0)
 def noted(run, name):
     is_copy = os.getpid() != here
