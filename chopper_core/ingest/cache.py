@@ -68,6 +68,8 @@ class CacheEntry(Struct, frozen=True):
     path: Path
     name: str
     """The path of the run, absolute; empty if it can't be read."""
+    options: tuple[str, ...]
+    """With which the run was read: one that is read with others is another entry."""
     is_old: bool
     """Whether another version of Chopper wrote it or it is corrupt, so that it isn't used again."""
     size_bytes: int
@@ -375,8 +377,11 @@ def entries() -> list[CacheEntry]:
     """The cached runs, those used last first."""
     found = []
     for path in _folders():
+        options: tuple[str, ...] = ()
         try:
-            name, is_old = read_index(path).name, False
+            index = read_index(path)
+            name, is_old, origin = index.name, False, index.origin.splitlines()
+            options = tuple(line for line in origin if not os.path.isabs(line))
         except DataError:
             name, is_old = read_label(path).name, True
         with suppress(FileNotFoundError):  # Another process removed it.
@@ -384,7 +389,8 @@ def entries() -> list[CacheEntry]:
             size = sum(size for _, size, _ in (*_files(path), *derived))
             is_gone = not all(map(os.path.exists, name.split(",")))
             kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
-            found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
+            about = is_old, size, used_s, is_gone, tuple(kinds)
+            found.append(CacheEntry(path, name, options, *about))
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
