@@ -119,7 +119,7 @@ def reduced(name: str, values: Values, node: Index, count: int) -> Values:
     return Values(found, sizes == 0, extrapolated)
 
 
-def lacking(metric: Metric, sides: Sequence[Values], runs: Sequence[Run]) -> Run | None:
+def run_without(metric: Metric, sides: Sequence[Values], runs: Sequence[Run]) -> Run | None:
     """The run of a side of which nothing has a figure: its telemetry, counters or shapes may
     lack."""
     for side, run in zip(sides, runs, strict=True):
@@ -141,7 +141,7 @@ def difference(metric: Metric, ours: Values, base: Values, runs: Sequence[Run]) 
     A sum that the rows of one side lack is 0 there, so that the differences of the rows add up to
     that of the total; where the whole run lacks it, it isn't known, and nor is a difference.
     """
-    if lacking(metric, (ours, base), runs) is not None:
+    if run_without(metric, (ours, base), runs) is not None:
         return Values(np.full(len(ours), np.nan), np.ones(len(ours), np.bool_))
     if metric.reduces == Reduces.SUM:
         numbers = [np.where(side.present(), side.numbers, 0) for side in (ours, base)]

@@ -53,7 +53,7 @@ _FAILED: Final = " failed"
 _GROUP: Final = 16
 """Parts that one process takes in turn."""
 _GROUP_ROWS: Final = 1 << 16
-_ROWS_PER_PART: Final = 1 << 11
+_ROWS_PER_PART: Final = 1 << 13
 """Opening and verifying a part takes as long as work on so many rows."""
 _MEASURED: Final = "measured "
 _Done = TypeVar("_Done")

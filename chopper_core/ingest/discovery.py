@@ -37,15 +37,20 @@ from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import STORE_INDEX, is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
+from chopper_core.util.compression import COMPRESSED, copies_before
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import grouped_by
 from chopper_core.util.patterns import matched_group, natural_key, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$|_rank_\d+$",
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)"
+    rf"{COMPRESSED}$|_rank_\d+$",
     re.IGNORECASE,
 )
-_TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)
+_TRACE: Final = re.compile(
+    rf"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite|pftrace){COMPRESSED}$", re.IGNORECASE
+)
+"""The ending of a trace's name."""
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
@@ -289,8 +294,9 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     differ, those of like names are one run, or several if each rank comes several times: a file
     each. Without ranks, those of like names are one.
     """
-    names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
-             set(files) - {name}]  # fmt: skip
+    there = set(files)
+    names = [name for name in files if _TRACE.search(name)]
+    names = [name for name in names if there.isdisjoint(copies_before(name))]
     if len(names) == 1:
         return [names]
     traces = [folder / name for name in names]
@@ -360,12 +366,7 @@ def _differ(jobs: Sequence[_Job]) -> bool:
 
 
 def _stem(name: str) -> str:
-    return re.sub(
-        r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$",
-        "",
-        name,
-        flags=re.IGNORECASE,
-    )
+    return _TRACE.sub("", name)
 
 
 def _are_one(parts: Sequence[_Part]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -39,9 +38,11 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.sources.signals import Telemetry
 from chopper_core.store.format import is_store, paths_of
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileHead
 from chopper_core.util import atomic
 from chopper_core.util.atomic import FileState
+from chopper_core.util.compression import COMPRESSED_ENDINGS, has_ending
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import give_back, internal_error
 from chopper_core.util.nearby import Look, States, noted_looks
@@ -376,24 +377,28 @@ class Follower:
             is_fresh = time.time() - trace.stat().st_mtime < UNFINISHED_S
         except OSError:
             return False
-        return is_fresh and trace.suffix in (".gz", ".json") and not has_end(trace)
+        return (
+            is_fresh
+            and has_ending(trace.name, (".json", *COMPRESSED_ENDINGS))
+            and not has_end(trace)
+        )
 
 
 def has_end(trace: Path) -> bool:
-    """Whether a trace in JSON, plain or in gzip, is whole: half of a gzip has no trailer."""
+    """Whether a trace in JSON is whole: half of a compressed one ends early."""
     tail = b""
     try:
-        with trace.open("rb") as file:
-            if FileHead(trace).magic[:2] != b"\x1f\x8b":
+        if FileHead(trace).compression is None:
+            with trace.open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(max(size - _END_BYTES, 0))
                 tail = file.read()
-            else:
-                inflater = zlib.decompressobj(31)
-                while piece := file.read(_PIECE):
-                    tail = (tail + inflater.decompress(piece))[-_END_BYTES:]
-                if not inflater.eof:
-                    return False
-    except (OSError, zlib.error):
+        else:
+            with ByteSource(trace, _PIECE) as source:
+                while piece := source.read():
+                    tail = (tail + piece)[-_END_BYTES:]
+            if source.problem:
+                return False
+    except (OSError, DataError):
         return False
     return tail.rstrip()[-1:] in (b"}", b"]")

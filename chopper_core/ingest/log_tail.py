@@ -15,13 +15,14 @@ from chopper_core.record.manifest import RING
 from chopper_core.sources.registry import Failures, FoundFiles, SourceFile
 from chopper_core.sources.trainer.steps import TrainerLog, joined_columns
 from chopper_core.tables.losses import merged_losses
+from chopper_core.util.compression import is_compressed
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 
 _ENDS: Final = (b"\n", b"\r")
 _CHECKED: Final = 1 << 10
 """Bytes before the place up to which a file was read that tell whether it is another one."""
-_FORMATS: Final = ("jsonl", "gz", "json", RING)
+_WHOLE: Final = (".jsonl", ".json", RING)
 """Endings of files that are read as a whole: their lines depend on earlier ones."""
 
 
@@ -54,7 +55,7 @@ class LogTails:
 
     def _log(self, file: SourceFile) -> TrainerLog:
         known = self._known.get(file.path)
-        if file.path.name.endswith(_FORMATS):
+        if file.path.name.endswith(_WHOLE) or is_compressed(file.path):
             return file.read()  # type: ignore[no-any-return]
         try:
             with file.path.open("rb") as opened:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,9 @@ from chopper_core.model.inputs import FoundRun
 from chopper_core.model.recent import OtherRun
 from chopper_core.record.manifest import Manifest
 from chopper_core.sources.ranks import process_in_name
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.atomic import FileState
+from chopper_core.util.errors import DataError
 
 _STEP: Final = re.compile(rb"ProfilerStep#(\d{1,9})\b")
 _PIECE: Final = 1 << 20
@@ -70,14 +71,11 @@ def newest_step_of(trace: Path) -> int:
     """The largest number of a profiled step in a trace as JSON; -1 without any."""
     found, tail, size = -1, b"", 0
     try:
-        with trace.open("rb") as file:
-            is_packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            inflater = zlib.decompressobj(31) if is_packed else None
-            while size < _MOST_BYTES and (piece := file.read(_PIECE)):
-                text = tail + (inflater.decompress(piece) if inflater is not None else piece)
+        with ByteSource(trace, _PIECE) as source:
+            while size < _MOST_BYTES and (piece := source.read()):
+                text = tail + piece
                 found = max([found, *(int(match[1]) for match in _STEP.finditer(text))])
                 tail, size = text[-_OVERLAP:], size + len(text)
-    except (OSError, zlib.error):
+    except (OSError, DataError):
         return -1
     return found if size < _MOST_BYTES else -1

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from chopper_core.util.children import end_with
+from chopper_core.util.compression import COMPRESSED_TRACE
 from chopper_core.util.errors import DataError
 
 EVERY_STEPS: Final = 20
@@ -53,7 +54,9 @@ def replay_run(
     Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`, and where
     the directory has telemetry: what it would be mixed with may be somebody's.
     """
-    traces = [trace for path in sorted(run.glob("rank*.json.gz")) for trace in _recorded(path)]
+    traces = [
+        trace for path in sorted(run.glob(f"rank*{COMPRESSED_TRACE}")) for trace in _recorded(path)
+    ]
     monitor = run / "telemetry" / "amd_smi_monitor.csv"
     if not traces or not monitor.is_file():
         raise DataError(f"{run} has no complete step, or no telemetry/amd_smi_monitor.csv")
@@ -114,7 +117,7 @@ def _write(into: Path, trace: _RecordedTrace, number: int, begin_ns: int) -> Non
         lambda match: b'"%s%d"' % (match[1], int(match[2]) - trace.first + number), trace.text
     )
     text = _BASE.sub(b'"baseTimeNanoseconds": %d' % (begin_ns - trace.begin_ns), text, count=1)
-    target = into / f"demo_{trace.process}.{begin_ns}.pt.trace.json.gz"
+    target = into / f"demo_{trace.process}.{begin_ns}.pt.trace{COMPRESSED_TRACE}"
     part = target.with_name(f"{target.name}.part")
     part.write_bytes(gzip.compress(text, 1))
     os.replace(part, target)

@@ -28,6 +28,7 @@ from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.store.format import paths_of
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.atomic import BYTE_ORDER_MARK
+from chopper_core.util.compression import COMPRESSED_STARTS
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import reading
 
@@ -44,7 +45,7 @@ _BLOCK: Final = 1 << 15
 _LAST_BLOCKS: Final = 8
 _CLOCK_SET_NS: Final = 10 * SECOND_NS
 """Appended samples that are so much older than those before are of a clock that was set back."""
-_WHOLE: Final = (b"\x1f\x8b", b"[", b"{", b"PAR1")
+_WHOLE: Final = (*COMPRESSED_STARTS, b"[", b"{", b"PAR1")
 """How files begin that no line of can be read alone."""
 _LONGEST_START: Final = 8
 

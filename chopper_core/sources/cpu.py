@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAME: Final = "your own sampler"
 FILES: Final = "[CSV or Parquet](telemetry.md#cpu-samples)"
 EXAMPLE: Final = "python cpu_sampler.py > cpu.csv"
-SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", ".pq")
+SUFFIXES: Final = (".csv", ".parquet", ".pq")
 
 _CSV_FORMAT: Final = "CPU samples CSV"
 _PARQUET_FORMAT: Final = "CPU samples Parquet"

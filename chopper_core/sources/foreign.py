@@ -8,6 +8,7 @@ from typing import Final
 
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.text import HEADING_LINES, PRINTED, FileHead
+from chopper_core.util.compression import COMPRESSED_STARTS, has_ending
 from chopper_core.util.errors import DataError
 from chopper_core.util.escape import cut_text
 from chopper_core.util.patterns import late
@@ -25,7 +26,11 @@ _GIVE_TRACE: Final = "give the Kineto trace of the same run"
 
 _BINARY: Final[Sequence[tuple[bytes, str]]] = (
     (b"ARROW1", "is an Arrow file; write it as Parquet or CSV"),
-    (b"SQLite format 3\0", "is a compressed SQLite database; decompress it first (gzip -d)"),
+    (b"SQLite format 3\0", "is a compressed SQLite database; decompress it first ({unpack})"),
+    *(
+        (start, "is compressed twice; decompress it first ({unpack})")
+        for start in COMPRESSED_STARTS
+    ),
     (b"\0\0\0\0", "holds zeros: the disk was full or the copy was interrupted"),
 )
 _BY_SUFFIX: Final[Mapping[str, str]] = {
@@ -93,7 +98,7 @@ class OnlyRangesError(DataError):
 def what_is(head: FileHead) -> str:
     name = head.path.name.casefold()
     for suffix, meaning in _BY_SUFFIX.items():
-        if name.endswith((suffix, f"{suffix}.gz")):
+        if has_ending(name, (suffix,)):
             return meaning
     if head.magic.startswith(_ZIP_MAGIC):
         return _zip(head)
@@ -101,7 +106,7 @@ def what_is(head: FileHead) -> str:
         return head.problem or "is empty"
     for start, meaning in _BINARY:
         if head.data.startswith(start):
-            return meaning
+            return meaning.format(unpack=head.compression.unpack if head.compression else "")
     if head.data.startswith(_TAR_MAGIC, _TAR_MAGIC_PLACE):
         member = head.data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace")
         return (

@@ -36,7 +36,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "PyTorch memory snapshot"
 FILES: Final = "[JSON of `torch.cuda.memory._snapshot()`](memory.md#memory-snapshots), of any ranks"
 EXAMPLE: Final = 'json.dump(torch.cuda.memory._snapshot(), open(f"memory_rank{rank}.json", "w"))'
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 _FORMAT: Final = "memory snapshot"
 _CLOCK: Final = "the host's own"
 _SEGMENT: Final = late(r'"(?:segments|segment_type)"\s*:')

@@ -21,6 +21,7 @@ from chopper_core.sources.registry import (
 from chopper_core.tables.columns import MAX_RANKS
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import head_of
+from chopper_core.util.compression import COMPRESSED, COMPRESSED_TRACE, has_ending
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import natural_key
 
@@ -30,8 +31,8 @@ FROM_FOLDER: Final = "folder name"
 FROM_ORDER: Final = "order"
 
 EXPECTED: Final = (
-    "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz, an "
-    "RPD database, or Chakra traces (.et)"
+    f"expected PyTorch profiler traces (.json or {COMPRESSED_TRACE}), one per rank, e.g. "
+    f"rank0{COMPRESSED_TRACE}, an RPD database, or Chakra traces (.et)"
 )
 
 _MAX_NAMED: Final = 3
@@ -44,7 +45,7 @@ _RANK_PATTERNS: Final = tuple(
         r"(?<!\d)(\d+)[-_]?of[-_]?\d+",
         r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
         # Chakra: NAME.<rank>.et, chakra.<rank>.json, linked.<rank>.json.
-        r"\.(\d+)\.et(?:\.gz)?$",
+        rf"\.(\d+)\.et{COMPRESSED}$",
         r"chakra\.(\d+)\.json",
         r"linked[-_.](\d+)\.json",
     )
@@ -131,7 +132,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
         cast(Any, source).host_trace_head(head_of(file.path))
         for source in (formats(Family.HOST) if others else ())
         for file in others
-        if file.path.name.casefold().endswith(source.SUFFIXES)
+        if has_ending(file.path.name, source.SUFFIXES)
     ]
     return FoundTraces(
         _with_hints([path for path in paths if path not in captures]),
@@ -180,7 +181,9 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
 
 _MERGED: Final = re.compile("merged", re.IGNORECASE)
 _CAPTURE: Final = re.compile("captur", re.IGNORECASE)
-_ANNOTATIONS: Final = re.compile(r"kernel_annotations_rank(\d{1,9})(?:[_.].*)?\.json(?:\.gz)?")
+_ANNOTATIONS: Final = re.compile(
+    rf"kernel_annotations_rank(\d{{1,9}})(?:[_.].*)?\.json{COMPRESSED}"
+)
 _RANK_IN_HEAD: Final = re.compile(
     r'"distributedInfo"\s*:\s*\{.{0,4000}?"rank"\s*:\s*(\d+)', re.DOTALL
 )
@@ -249,7 +252,7 @@ def rank_in_name(name: str) -> int | None:
     return None
 
 
-_PROCESS: Final = re.compile(r"(.+_\d+)\.\d{16,}\.pt\.trace\.json(?:\.gz)?")
+_PROCESS: Final = re.compile(rf"(.+_\d+)\.\d{{16,}}\.pt\.trace\.json{COMPRESSED}")
 
 
 def process_in_name(name: str) -> str | None:

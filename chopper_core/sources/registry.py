@@ -18,6 +18,7 @@ from chopper_core.sources.foreign import what_is
 from chopper_core.tables.text import FileHead, head_of
 from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
+from chopper_core.util.compression import copies_before, has_ending
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import evenly, grouped_by
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
@@ -124,7 +125,8 @@ class SourceFormat(Protocol):
     EXAMPLE: str
     """A command or call that writes such a file; '' where there is none."""
     SUFFIXES: tuple[str, ...]
-    """File name endings to search directories for; () for all files."""
+    """File name endings to search directories for, as they are before the file is compressed; ()
+    for all files."""
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
         """Recognise a file by its start; None for files of other formats."""
@@ -282,8 +284,8 @@ class ListedPaths(tuple[Path, ...]):
                     unknown.append(path)
                 elif isinstance(file, SkippedFile):
                     skipped.append(file)
-                elif path != root and path.suffix == ".gz" and path.with_suffix("").exists():
-                    reason = f"lies next to {path.stem}, which is read instead"
+                elif path != root and (copy := _copy_before(path)):
+                    reason = f"lies next to {copy}, which is read instead"
                     skipped.append(SkippedFile(path, reason))
                 else:
                     files.append(file)
@@ -308,7 +310,7 @@ def _recognise(
     known = formats(family) if is_built_in else _plugin_formats(family)
     for source in known:
         # A file that nothing can read has the format with the longest of its endings.
-        is_named = name.endswith(source.SUFFIXES)
+        is_named = has_ending(name, source.SUFFIXES)
         if path != root and source.SUFFIXES and not is_named:
             continue
         try:
@@ -321,13 +323,20 @@ def _recognise(
             return SourceFile(path, root, source, found.format, found.role)
         if found is None:
             continue
-        ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
+        endings = (end for end in source.SUFFIXES if has_ending(name, (end,)))
+        ending = max(map(len, endings), default=0)
         if ending > nearest:
             skipped = SkippedFile(path, found.reason, found.is_damaged)
             nearest = ending
     if skipped is None and is_built_in:
         return _recognise(head, family, root, is_built_in=False)
     return skipped
+
+
+def _copy_before(path: Path) -> str:
+    """The file that is read in place of one that is compressed; '' without one."""
+    copies = (name for name in copies_before(path.name) if path.with_name(name).exists())
+    return next(copies, "")
 
 
 def family_of(path: Path) -> Family | None:

@@ -1,4 +1,4 @@
-"""RPD: the SQLite database of rocmProfileData's tracer, schema 1 and 2, plain or gzip.
+"""RPD: the SQLite database of rocmProfileData's tracer, schema 1 and 2.
 
 Read are `rocpd_op` (work on GPUs), `rocpd_api` (calls of HIP, and `UserMarker`, the ranges of
 roctx), `rocpd_api_ops` (which call started which work), `rocpd_kernelapi` or `rocpd_kernelop`
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from chopper_core.tables.database import Database
 
 NAME: Final = "rocmProfileData (RPD)"
-FILES: Final = "`.rpd` or `.rpd.gz`, the database of `runTracer.sh`; one file per process or node"
+FILES: Final = "`.rpd`, the database of `runTracer.sh`; one file per process or node"
 EXAMPLE: Final = "runTracer.sh -o trace.rpd python train.py"
-SUFFIXES: Final = (".rpd", ".rpd.gz", ".db", ".db.gz", ".sqlite", ".sqlite3")
+SUFFIXES: Final = (".rpd", ".db", ".sqlite", ".sqlite3")
 
 FORMAT: Final = "RPD"
 _NEEDED_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
@@ -113,7 +113,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise the database by its tables; of a compressed one, by the text of its schema."""
     if head.magic.startswith(SQLITE_MAGIC):
         return Recognised(FORMAT) if head.tables >= _NEEDED_TABLES else None
-    is_packed = head.magic.startswith(b"\x1f\x8b") and head.data.startswith(SQLITE_MAGIC)
+    is_packed = head.compression is not None and head.data.startswith(SQLITE_MAGIC)
     named = (f'"{name}"'.encode() in head.data for name in _NEEDED_TABLES)
     return Recognised(FORMAT) if is_packed and all(named) else None
 
@@ -321,9 +321,9 @@ def _database(path: Path) -> Iterator[Database]:
             with ByteSource(path) as source, plain.open("wb") as unpacked:
                 while piece := source.read():
                     if source.bytes_given > room:
+                        how = source.compression.unpack if source.compression else ""
                         raise DataError(
-                            f"{path} unpacks to more than {room:,} bytes; unpack it (gzip -d) "
-                            "first."
+                            f"{path} unpacks to more than {room:,} bytes; unpack it first ({how})."
                         )
                     unpacked.write(piece)
         yield opened.enter_context(opened_database(plain, "an RPD"))

@@ -1,5 +1,5 @@
-"""Files opened read-only, as a stream of bytes; gzip is decompressed on the way, as far as it is
-intact."""
+"""Files opened read-only, as a stream of bytes; compressed ones are decompressed on the way, as far
+as they are intact."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from chopper_core.util.atomic import BYTE_ORDER_MARK
+from chopper_core.util.compression import GROWTH, GZIP, Compression, compression_of
 from chopper_core.util.errors import DataError
-from chopper_core.util.workers import GZIP_FACTOR
+
+if TYPE_CHECKING:
+    from chopper_core.tables.arrow_stream import ArrowStream
 
 _WIDE: Final = {
     b"\xff\xfe\0\0": "utf-32",
@@ -26,7 +29,7 @@ _LONGEST_MARK: Final = 4
 PIECE_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _BLOCK_BYTES: Final = 1 << 12
-"""Of gzip, which are inflated at a time: what is in a damaged one is lost."""
+"""Of a compressed file, which are decompressed at a time: what is in a damaged one is lost."""
 
 
 try:
@@ -42,7 +45,6 @@ MAX_RATIO: Final = 150
 _SMALL_BYTES: Final = 1 << 26
 """Up to so many unpacked bytes any ratio is read."""
 _MAGIC_BYTES: Final = 64
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _PICKLE: Final = (
     "is a Python pickle, which can run any code, so Chopper never opens it; convert it where it "
     'comes from: pandas.read_pickle("{name}").to_csv("{stem}.csv", index=False) keeps {columns}'
@@ -68,10 +70,7 @@ _NO_FILES: Final = {
     S_ISDIR: "a directory",
 }
 _FOREIGN_MAGIC: Final = {
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
     b"\xfd7zXZ\x00": "is compressed with xz; decompress it first (xz -d)",
-    b"BZh": "is compressed with bzip2; decompress it first (bzip2 -d)",
-    b"\x04\x22\x4d\x18": "is compressed with LZ4; decompress it first (lz4 -d)",
     b"7z\xbc\xaf\x27\x1c": "is a 7-Zip archive; unpack it first (7z x)",
     b"PK\x03\x04": "is a zip archive; unpack it first",
     b"SQLite format 3\x00": "is an SQLite database, not a trace in JSON",
@@ -101,11 +100,11 @@ def not_a_file(path: Path) -> str:
 
 
 class ByteSource:
-    """Reads a file, plain or gzip by its first bytes, in pieces of about `piece_bytes`.
+    """Reads a file, compressed as its first bytes say or not, in pieces of about `piece_bytes`.
 
     Text that starts with a byte order mark is given in UTF-8, without the mark: no reader sees one.
 
-    A truncated or damaged gzip stream ends at the damage, which `problem` then describes. With
+    A truncated or damaged stream ends at the damage, which `problem` then describes. With
     `foreign`, a file that starts like one of another format raises DataError, which names it.
     """
 
@@ -118,6 +117,9 @@ class ByteSource:
         """The piece that was given last."""
         self._zeros = 0
         self._inflater: Any = None
+        """Of gzip."""
+        self._stream: ArrowStream | None = None
+        """Of all other compressions."""
         self._ended = False
         self._empty_members = 0
         self._has_content = False
@@ -141,14 +143,28 @@ class ByteSource:
                     columns = _PICKLED.get(path.stem, "its columns")
                     meaning = meaning.format(name=path.name, stem=path.stem, columns=columns)
                 raise DataError(f"{path} {meaning}.")
-        if magic.startswith(_GZIP_MAGIC):
+        self.compression = compression_of(magic)
+        if self.compression is GZIP:
             self._inflater = _INFLATE.decompressobj(_GZIP_WINDOW_BITS)
+        elif self.compression is not None:
+            self._stream = self._opened_stream(self.compression)
+
+    def _opened_stream(self, compression: Compression) -> ArrowStream:
+        # Imported on use: most files are plain, or gzip.
+        from chopper_core.tables.arrow_stream import ArrowStream, can_decompress
+
+        if not can_decompress(compression):
+            self._file.close()
+            how = f"{compression.name}; decompress it first ({compression.unpack})"
+            raise DataError(f"{self.path} is compressed with {how}.")
+        return ArrowStream(compression, self._read_block, lambda: self._file.seek(0))
 
     def __enter__(self) -> ByteSource:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._file.close()
+        self._stream = None
 
     @property
     def file_position(self) -> int:
@@ -158,7 +174,7 @@ class ByteSource:
     @property
     def likely_bytes(self) -> int:
         """About how long the text is."""
-        return self.size_bytes * (GZIP_FACTOR if self._inflater else 1)
+        return self.size_bytes * (GROWTH if self.compression else 1)
 
     def read(self) -> bytes:
         """Return the next piece; empty at the end."""
@@ -192,7 +208,10 @@ class ByteSource:
         return bytes(data)
 
     def _read_any(self) -> bytes:
-        piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)
+        compression = self.compression
+        piece = (
+            self._decompressed(compression) if compression else self._read_file(self.piece_bytes)
+        )
         if piece[:1] == b"\0" and piece.count(0) == len(piece):
             self._zeros += len(piece)
             if self._zeros > _SMALL_BYTES:
@@ -209,47 +228,73 @@ class ByteSource:
             self._ended = True
             return b""
 
-    def _read_gzip(self) -> bytes:
+    def _read_block(self) -> bytes:
+        return self._read_file(_BLOCK_BYTES)
+
+    def _decompressed(self, compression: Compression) -> bytes:
         parts: list[bytes] = []
         wanted = self.piece_bytes
         if is_bomb(self.size_bytes, self.bytes_given) and not self._ended:
             self._ended = True
             self.problem = (
-                f"The gzip stream unpacks to more than {MAX_RATIO} times its size, as no "
-                f"profiler's does; {self.bytes_given >> 20} MiB were read"
+                f"The {compression.name} stream unpacks to more than {MAX_RATIO} times its size, "
+                f"as no profiler's does; {self.bytes_given >> 20} MiB were read"
             )
         while wanted > 0 and not self._ended:
-            if not self._pending:
-                self._pending = self._read_file(_BLOCK_BYTES)
-            is_file_read = not self._pending
-            try:
-                part = self._inflater.decompress(self._pending, wanted)
-            except _INFLATE_ERRORS as error:
-                self.problem = f"The gzip stream is damaged ({error})"
-                self._ended = True
-                break
+            stream = self._stream
+            part = self._inflated(wanted) if stream is None else self._of_arrow(stream, wanted)
             parts.append(part)
             wanted -= len(part)
-            self._has_content = self._has_content or bool(part)
-            self._pending = self._inflater.unconsumed_tail
-            if self._inflater.eof:
-                self._ended = not self._next_member()
-            elif is_file_read and not part:
-                self.problem = self.problem or "The gzip stream is cut off"
-                self._ended = True
         return b"".join(parts)
+
+    def _of_arrow(self, stream: ArrowStream, wanted: int) -> bytes:
+        """Some of what is left of a compressed file; without any it has ended."""
+        from chopper_core.tables.arrow_stream import TooLargeWindow
+
+        try:
+            part = stream.read(wanted)
+        except TooLargeWindow as error:
+            raise DataError(
+                f"{self.path} is compressed with a window of more than 128 MiB; decompress it "
+                "first (zstd -d --long=31)."
+            ) from error
+        self._ended = not part or bool(stream.problem)
+        if stream.problem and self.compression:
+            self.problem = self.problem or f"The {self.compression.name} stream {stream.problem}"
+        return part
+
+    def _inflated(self, wanted: int) -> bytes:
+        """Some of what is left of a gzip file, perhaps nothing before its end."""
+        if not self._pending:
+            self._pending = self._read_block()
+        is_file_read = not self._pending
+        try:
+            part: bytes = self._inflater.decompress(self._pending, wanted)
+        except _INFLATE_ERRORS as error:
+            self.problem = f"The gzip stream is damaged ({error})"
+            self._ended = True
+            return b""
+        self._has_content = self._has_content or bool(part)
+        self._pending = self._inflater.unconsumed_tail
+        if self._inflater.eof:
+            self._ended = not self._next_member()
+        elif is_file_read and not part:
+            self.problem = self.problem or "The gzip stream is cut off"
+            self._ended = True
+        return part
 
     def _next_member(self) -> bool:
         rest = self._inflater.unused_data
-        if len(rest) < len(_GZIP_MAGIC):
-            rest += self._read_file(_BLOCK_BYTES)
+        (start,) = GZIP.starts
+        if len(rest) < len(start):
+            rest += self._read_block()
         rest = rest.lstrip(b"\x00")
         self._empty_members = 0 if self._has_content else self._empty_members + 1
         self._has_content = False
         if self._empty_members > _MAX_EMPTY_MEMBERS:
             self.problem = f"More than {_MAX_EMPTY_MEMBERS:,} empty gzip members follow each other"
             return False
-        if not rest.startswith(_GZIP_MAGIC):
+        if not rest.startswith(start):
             if rest:
                 self.problem = "Other bytes follow the gzip stream"
             self._pending = b""

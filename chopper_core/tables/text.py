@@ -16,13 +16,16 @@ from typing import Any, Final
 from chopper_core.tables.bytes import ByteSource, not_a_file
 from chopper_core.tables.losses import Losses
 from chopper_core.util.atomic import FileState, file_state
+from chopper_core.util.compression import COMPRESSED_ENDINGS, Compression, compression_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 
 HEAD_BYTES: Final = 1 << 16
 HEADING_LINES: Final = 50
 """Headings are searched for in so many lines: warnings and comments may precede them."""
-TEXT_SUFFIXES: Final = (".csv", ".json", ".jsonl", ".txt", ".log", ".out", ".gz")
+TEXT_SUFFIXES: Final = (
+    ".csv", ".json", ".jsonl", ".txt", ".log", ".out", *COMPRESSED_ENDINGS
+)  # fmt: skip
 """Common endings of text files written by tools."""
 PRINTED: Final = late(r'\s*\{\s*"schema"\s*:\s*"chopper\.')
 """How JSON that Chopper prints begins."""
@@ -66,12 +69,19 @@ class FileHead:
         except OSError:
             return b""
 
+    @property
+    def compression(self) -> Compression | None:
+        return compression_of(self.magic)
+
     @cached_property
     def data(self) -> bytes:
         """The decompressed bytes after any byte order mark; empty if unreadable."""
         try:
             with ByteSource(self.path, HEAD_BYTES) as source:
-                return source.read()
+                data = source.read()
+                if source.problem and not data:
+                    self.problem = f"can't be read: {source.problem}"
+                return data
         except DataError as error:
             self.problem = str(error).removeprefix(f"{self.path} ").rstrip(".")
             return b""

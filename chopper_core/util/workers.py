@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from chopper_core.util import children, debug, memory
 from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.compression import GROWTH, is_compressed
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.nearby import Look, States, note_looks, noted_looks
 from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted, work_while
@@ -37,10 +38,10 @@ PARALLEL_FROM_BYTES: Final = 8_000_000
 _processes: Final = ContextVar("processes", default=1)
 """How many may do the work at hand: read a file, for example."""
 THREADS_FROM_ROWS: Final = 1 << 18
+PROCESSES_FROM_ROWS: Final = 1 << 20
+"""Of fewer, copies of this process take longer to start than they save."""
 _AHEAD: Final = 2
 """Items per process that are begun before their results are taken."""
-GZIP_FACTOR: Final = 12
-"""How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
 
 
@@ -60,11 +61,11 @@ def read_all(
     """
     sizes = [path.stat().st_size for path in paths]
     packed = [
-        size if path.suffix == ".gz" else size // GZIP_FACTOR
+        size if is_compressed(path) else size // GROWTH
         for path, size in zip(paths, sizes, strict=True)
     ]
     workers, limit = memory.worker_limit(
-        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * GZIP_FACTOR
+        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * GROWTH
     )
     if jobs is None and sum(packed) < PARALLEL_FROM_BYTES:
         workers = 1
@@ -158,7 +159,7 @@ def in_threads(
 def in_processes(
     work: Callable[[Item], Done],
     items: Sequence[Item],
-    rows: int = THREADS_FROM_ROWS,
+    rows: int = PROCESSES_FROM_ROWS,
     report: Callable[[int], object] = int,
 ) -> Iterator[Done]:
     """Call a function for each item and yield its results in order; copies of this process, as
@@ -171,7 +172,7 @@ def in_processes(
     raises ends the work.
     """
     workers, limit = min(_processes.get(), len(items)), 0
-    if workers > 1 and rows >= THREADS_FROM_ROWS and children.may_fork() and not _is_daemon():
+    if workers > 1 and rows >= PROCESSES_FROM_ROWS and children.may_fork() and not _is_daemon():
         workers, limit = memory.copies_limit(workers)
     else:
         workers = 1
@@ -189,10 +190,11 @@ def in_processes(
     with _submitted(range(ahead), _do_inherited, workers, limit, inherited=work_on) as begun:
         for number in range(len(items)):
             # None is left once workers died, or where they didn't start.
-            future = begun.futures.pop(0) if begun.futures else None
+            future = begun.futures[0] if begun.futures else None
             while future and not wait([future], _POLL_SECONDS).done:
                 begun.have_ended()
                 report(number)
+            del begun.futures[:1]
             report(number)
             error = future and future.exception()
             if error and not memory.is_out_of_memory(error):

@@ -24,7 +24,7 @@ from chopper_core.columns import (
     parse_columns,
     worded,
 )
-from chopper_core.columns.derived import delta_of, lacking, relative, relative_of
+from chopper_core.columns.derived import delta_of, relative, relative_of, run_without
 from chopper_core.columns.lookup import why_missing
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
@@ -91,10 +91,10 @@ def answer(run: Run, view: View) -> ViewResult:
     if view.baseline is None:
         return candidates(run, view)
     both = sides_of(run, view)
-    if (without := lacking(figure, both.values(figure), both.runs)) is not None:
+    if (without := run_without(figure, both.values(figure), both.runs)) is not None:
         where = "this run" if without is run else "the baseline"
         why = why_missing(figure, without.table, without.hardware)
-        raise NothingToShow(f"{where} has no {figure.title}: {why}")
+        raise NothingToShow(f"{figure.title} can't be compared, as {where} has none: {why}")
     columns = {metric.name: (metric, values) for metric, values in _columns(both, figure)}
     total = {metric.name: values.at(0) for metric, values in _columns(both.whole, figure)}
     is_mean = both.ours.base.is_mean_of(both.by, both.pairs.labels)

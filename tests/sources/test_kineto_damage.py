@@ -221,6 +221,7 @@ def test_bytes_after_the_gzip_stream_are_said(tmp_path: Path, wording: Wording) 
         (b'[{"id": 1}, {"id": 2}]', "holds no events"),
         (b'{"traceEv', "holds no traceEvents"),
         (b"\x28\xb5\x2f\xfd1234", "zstd"),
+        (b"\xfd7zXZ\x00", "compressed with xz; decompress it first"),
         (b"PK\x03\x04123", "zip archive"),
         (b"SQLite format 3\x00", "SQLite"),
         (gzip.compress(b"plain text", mtime=0), "is not JSON"),

@@ -27,6 +27,7 @@ from chopper_core.util.progress import Cancelled, Progress, silent
 from chopper_core.util.shelf import Shelf
 from chopper_core.util.workers import read_all
 from tests.realdata.conftest import FOLDER as REAL_DATA
+from tests.tables.test_compression import COMPRESS
 
 KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds": 1_000}
 Work = Callable[[Path, Progress, Shelf], Any]
@@ -168,6 +169,17 @@ def test_parts_of_any_size_are_the_whole(
     assert trace.losses == Losses() and len(trace.activities) == COUNT
     # An event without the key that begins the others is no place to begin at.
     assert layout == "uneven" or made == [True] * len(READINGS)
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_parts_of_a_compressed_text_are_the_whole(
+    compare: Callable[..., tuple[Trace, list[bool]]], ending: str
+) -> None:
+    text = LAYOUTS["libkineto"](events(COUNT), KEYS).encode()
+    plain, _ = compare(text)
+    trace, made = compare(COMPRESS[ending](text))
+    assert made == [True] * len(READINGS)
+    assert whole(trace) == {**whole(plain), "size_bytes": repr(trace.size_bytes)}
 
 
 def test_what_a_dead_process_had_is_read_again(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import errno
 import gzip
 import io
@@ -94,10 +93,8 @@ TAR_GZ: Final = gzip.compress(packed(tar), mtime=0)
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv.bz2", bz2.compress(CSV), "compressed with bzip2; decompress it first (bzip2 -d)"),
         ("a.csv.xz", lzma.compress(CSV), "compressed with xz; decompress it first (xz -d)"),
-        ("a.csv.zst", b"\x28\xb5\x2f\xfd" + CSV, "with zstd; decompress it first (zstd -d)"),
-        ("a.csv.lz4", b"\x04\x22\x4d\x18" + CSV, "with LZ4; decompress it first (lz4 -d)"),
+        ("a.csv.zst", b"\x28\xb5\x2f\xfd" + CSV, "can't be read: The zstd stream is damaged"),
         ("a.7z", b"7z\xbc\xaf\x27\x1c" + CSV, "is a 7-Zip archive; unpack it first (7z x)"),
         ("a.zip", packed(zipped), "is a zip archive (rank0.json …); unpack it"),
         ("a.tar", packed(tar), "is a tar archive (rank0.json …); unpack it"),

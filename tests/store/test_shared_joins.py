@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing import active_children
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from chopper_core.align import breakdown
 from chopper_core.ingest import batches
-from chopper_core.ingest.batches import ingest_into, ingest_store
+from chopper_core.ingest.batches import ingest_into, ingest_store, parts_folder
 from chopper_core.model import cubes
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
@@ -31,23 +32,52 @@ from tests.demo import generated_files
 RANKS = 6
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some ranks of a small run and its telemetry."""
     made = generated_files("ranks", ranks=RANKS, iterations=2, layers=2, with_counters=False)
-    folder = tmp_path / "run"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("run")
     for rank in range(RANKS):
         shutil.copy(made / f"rank{rank}.json.gz", folder)
     shutil.copytree(made / "telemetry", folder / "telemetry")
     return folder
 
 
+@pytest.fixture(scope="module")
+def one(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+    """The content of its store, made by one process."""
+    store = tmp_path_factory.mktemp("one") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        share_little(patch)
+        ingest_store(str(source), store, jobs=1)
+    return content_of(store)
+
+
+@pytest.fixture(scope="module")
+def ranks_read(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose ranks are read and not yet joined."""
+    store = tmp_path_factory.mktemp("read") / "store"
+    ingest_into(str(source), store, jobs=1)
+    return store
+
+
+@pytest.fixture
+def unjoined(ranks_read: Path, tmp_path: Path) -> Path:
+    """One of a test's own."""
+    store = tmp_path / "store"
+    shutil.copytree(parts_folder(ranks_read), parts_folder(store))
+    return store
+
+
 @pytest.fixture(autouse=True)
 def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have processes share what is small, and this one be copied whatever its threads are."""
+    share_little(monkeypatch)
+
+
+def share_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "may_fork", lambda: True)
-    monkeypatch.setattr(workers, "THREADS_FROM_ROWS", 1)
+    monkeypatch.setattr(workers, "PROCESSES_FROM_ROWS", 1)
     monkeypatch.setattr(writer, "_MIN_SUMMED_ROWS", 1)
     monkeypatch.setattr(cubes, "_CHUNK", 300)
     monkeypatch.setattr(breakdown, "_CHUNK", 300)
@@ -60,7 +90,11 @@ def content_of(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("jobs", [2, 4])
 def test_a_store_is_the_same_of_any_number_of_processes(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+    source: Path,
+    one: Mapping[str, bytes],
+    unjoined: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: int,
 ) -> None:
     shared = []
     submitted = workers._submitted
@@ -69,12 +103,10 @@ def test_a_store_is_the_same_of_any_number_of_processes(
         shared.append(options.get("inherited"))
         return submitted(*given, **options)  # type: ignore[arg-type]
 
-    ingest_store(str(source), tmp_path / "one", jobs=1)
-    ingest_into(str(source), tmp_path / "more", jobs=1)
     monkeypatch.setattr(workers, "_submitted", noted)
-    ingest_store(str(source), tmp_path / "more", jobs=jobs)
+    ingest_store(str(source), unjoined, jobs=jobs)
     assert sum(map(callable, shared)) >= 6
-    assert content_of(tmp_path / "one") == content_of(tmp_path / "more")
+    assert content_of(unjoined) == one
 
 
 def killed_once(folder: Path, parent: int) -> None:
@@ -98,10 +130,14 @@ def killed_once(folder: Path, parent: int) -> None:
     ],
 )
 def test_what_a_killed_worker_left_is_done_by_others(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
+    source: Path,
+    one: Mapping[str, bytes],
+    unjoined: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    step: str,
 ) -> None:
-    ingest_store(str(source), tmp_path / "one", jobs=1)
-    ingest_into(str(source), tmp_path / "more", jobs=1)
     plain, parent = getattr(module, step), os.getpid()
 
     def fatal(*given: object) -> object:
@@ -109,18 +145,17 @@ def test_what_a_killed_worker_left_is_done_by_others(
         return plain(*given)
 
     monkeypatch.setattr(module, step, fatal)
-    ingest_store(str(source), tmp_path / "more", jobs=2)
+    ingest_store(str(source), unjoined, jobs=2)
     assert (tmp_path / "killed").exists()
-    assert content_of(tmp_path / "one") == content_of(tmp_path / "more")
+    assert content_of(unjoined) == one
     assert not [*tmp_path.glob(".*")]
 
 
 @pytest.mark.parametrize("step", ["write_at", "stamp_of"])
 def test_a_disk_that_is_full_for_a_worker_ends_it(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    source: Path, unjoined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The ranks that were read stay; nothing else does."""
-    ingest_into(str(source), tmp_path / "out", jobs=1)
     before = sorted(tmp_path.rglob("*"))
     module = batches if step == "write_at" else writer
 
@@ -129,15 +164,14 @@ def test_a_disk_that_is_full_for_a_worker_ends_it(
 
     monkeypatch.setattr(module, step, full)
     with pytest.raises(DataError, match="No space left on device"):
-        ingest_store(str(source), tmp_path / "out", jobs=2)
+        ingest_store(str(source), unjoined, jobs=2)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("step", ["check the ranks read", "merge ranks", "write store"])
 def test_a_join_that_is_cancelled_leaves_nothing_of_its_own(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    source: Path, unjoined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    ingest_into(str(source), tmp_path / "out", jobs=1)
     before, running = sorted(tmp_path.rglob("*")), active_children()
 
     def cancel(at: str, done: int, total: int) -> None:
@@ -145,7 +179,7 @@ def test_a_join_that_is_cancelled_leaves_nothing_of_its_own(
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        ingest_store(str(source), tmp_path / "out", cancel, jobs=2)
+        ingest_store(str(source), unjoined, cancel, jobs=2)
     assert sorted(tmp_path.rglob("*")) == before
     assert active_children() == running
 
@@ -171,7 +205,7 @@ import os, sys, time
 from chopper_tui.cli import main
 from chopper_core.util import workers
 from chopper_core.ingest import batches
-workers.THREADS_FROM_ROWS, batches._GROUP, parent = 1, 2, os.getpid()
+workers.PROCESSES_FROM_ROWS, batches._GROUP, parent = 1, 2, os.getpid()
 def slow(*given):
     os.write(2, b"writes\\n") if os.getpid() != parent else None
     time.sleep(60)
@@ -181,10 +215,9 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no process says its threads")
-def test_ctrl_c_ends_all_that_share_a_join(source: Path, tmp_path: Path) -> None:
-    ingest_into(str(source), tmp_path / "out", jobs=1)
+def test_ctrl_c_ends_all_that_share_a_join(source: Path, unjoined: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    asked = ["ingest", str(source), "-o", str(tmp_path / "out"), "--jobs=2"]
+    asked = ["ingest", str(source), "-o", str(unjoined), "--jobs=2"]
     process = subprocess.Popen(
         [sys.executable, "-c", JOIN, *asked],
         cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True,

@@ -584,12 +584,12 @@ async def test_a_part_of_the_bar_explains_itself_and_opens_its_operations() -> N
         lines = at.lines()
         y = next(y for y, line in enumerate(lines) if "vector work" in line)
         await at.pilot.click(offset=(lines[y].index("vector work") + 2, y))
-        await at.pilot.pause()
+        await at.settle()
         assert at.frame.view.name == "overheads" and at.frame.sort == "-vector_ns"
         await at.press("escape")
         y = next(y for y, line in enumerate(at.lines()) if line.startswith("│ ███"))
         await at.pilot.click(offset=(at.lines()[y].index("█") + 1, y))
-        await at.pilot.pause()
+        await at.settle()
         assert at.frame.sort == "-theoretical_ns"
 
 

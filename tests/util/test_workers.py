@@ -21,6 +21,7 @@ from chopper_core.util import children
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted
 from chopper_core.util.workers import (
+    PROCESSES_FROM_ROWS,
     THREADS_FROM_ROWS,
     concurrently,
     in_processes,
@@ -263,7 +264,7 @@ def test_a_process_that_may_have_no_others_reads_alone(files: list[Path]) -> Non
 
 
 SHARING = """
-import os, sys
+import os, sys, time
 from multiprocessing.connection import Connection
 import pyarrow
 from chopper_core.util.children import may_fork
@@ -280,6 +281,7 @@ Connection._send = send
 def work(number):
     here = os.getpid()
     if number == 7 and here != parent and sys.argv[1] == "killed while it sends":
+        time.sleep(0.3)  # until the others have done all that was begun beyond it
         return "half", bytes(100_000)
     if number == 7 and here != parent:
         if sys.argv[1] == "killed":
@@ -302,6 +304,7 @@ def shared_out(how: str, jobs: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", SHARING, how, str(jobs)],
         cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=50,
     )  # fmt: skip
 
 
@@ -440,7 +443,7 @@ def test_who_waits_for_copies_can_cancel(monkeypatch: pytest.MonkeyPatch, is_lon
 
 def test_few_rows_are_worked_on_here() -> None:
     with shared_by(2):
-        found = list(in_processes(lambda _: os.getpid(), range(4), THREADS_FROM_ROWS - 1))
+        found = list(in_processes(lambda _: os.getpid(), range(4), PROCESSES_FROM_ROWS - 1))
     assert found == 4 * [os.getpid()]
 
 

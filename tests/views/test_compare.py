@@ -191,7 +191,9 @@ def test_what_a_run_lacks_is_unknown_and_no_difference() -> None:
     sized = with_bytes(RUN, np.full(len(RUN.table), 8))
     for run, base, who in ((sized, OTHER, "the baseline"), (OTHER, sized, "this run")):
         beside = replace(run, others={"base": base})
-        with pytest.raises(NothingToShow, match=f"{who} has no bytes: the trace records no size"):
+        with pytest.raises(
+            NothingToShow, match=f"bytes can't be compared, as {who} has none: the trace"
+        ):
             query(beside, parse("R?view=compare&of=bytes&base=base"))
         tree = query(beside, parse("R?order=operation&columns=bytes,bytes_delta&base=base"))
         assert not tree.values["bytes_delta"].present().any() and tree.total["bytes_delta"] is None

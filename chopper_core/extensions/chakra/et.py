@@ -1,4 +1,4 @@
-"""Chakra execution traces in protobuf: `.et` files of a rank each, plain or gzip.
+"""Chakra execution traces in protobuf: `.et` files of a rank each.
 
 A file is a stream of messages behind their lengths, one in memory at a time."""
 
@@ -24,6 +24,7 @@ from chopper_core.extensions.chakra.schema import (
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileHead
+from chopper_core.util.compression import has_ending
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -32,9 +33,9 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 _MAX_LENGTH_BYTES: Final = 5
 _FEW_NODES: Final = 1 << 18
 NAME: Final = "Chakra execution trace"
-FILES: Final = "[`.et` or `.et.gz`](chakra.md) (protobuf), one file per rank"
+FILES: Final = "[`.et`](chakra.md) (protobuf), one file per rank"
 EXAMPLE: Final = "chopper export RUN --to chakra -o DIR"
-SUFFIXES: Final = (".et", ".et.gz")
+SUFFIXES: Final = (".et",)
 FORMAT: Final = "Chakra .et"
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _REPORTED_NODES: Final = 4096
@@ -140,7 +141,7 @@ def write_et(file: IO[bytes], metadata: Metadata, nodes: Iterable[Node]) -> int:
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    is_named = head.path.name.casefold().endswith(SUFFIXES)
+    is_named = has_ending(head.path.name, SUFFIXES)
     try:
         with EtFile(head.path) as file:
             first = next(iter(file), None)

@@ -21,7 +21,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "Chakra feeder"
 FILES: Final = "`chakra.<rank>.json`, the feeder's JSON of the same graph"
 EXAMPLE: Final = ""
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 FORMAT: Final = "Chakra feeder JSON"
 _KEY: Final = "workload_graph"
 _FIELDS: Final = {

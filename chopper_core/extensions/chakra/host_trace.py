@@ -39,9 +39,9 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "PyTorch execution trace observer"
-FILES: Final = "[`.json` or `.json.gz`](chakra.md#host-traces) next to each rank's Kineto trace"
+FILES: Final = "[`.json`](chakra.md#host-traces) next to each rank's Kineto trace"
 EXAMPLE: Final = 'ExecutionTraceObserver().register_callback("rank0_et.json")'
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 FORMAT: Final = "PyTorch execution trace"
 SCHEMAS: Final = (
     "1.0.0",

@@ -21,7 +21,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "Chakra jsonizer"
 FILES: Final = "`NAME.<rank>.json` of `chakra_jsonizer`, the text of an `.et`"
 EXAMPLE: Final = "chakra_jsonizer --input_filename chakra.0.et --output_filename chakra.0.json"
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 FORMAT: Final = "Chakra jsonizer text"
 _TYPES: Final = {f"{each.name}_NODE": each for each in NodeType}
 _NODE: Final = re.compile(rf'"type"\s*:\s*"(?:{"|".join(_TYPES)})"')

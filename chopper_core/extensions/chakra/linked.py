@@ -35,11 +35,9 @@ from chopper_core.util.progress import Progress, silent
 from chopper_core.work.kernel_classes import is_communication
 
 NAME: Final = "Chakra linked trace"
-FILES: Final = (
-    "[`.json` or `.json.gz`](chakra.md#linked-traces) of `chakra_trace_link`, one per rank"
-)
+FILES: Final = "[`.json`](chakra.md#linked-traces) of `chakra_trace_link`, one per rank"
 EXAMPLE: Final = "chakra_trace_link --rank 0 … --output-file linked.0.json"
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 FORMAT: Final = "Chakra linked trace"
 _CATEGORIES: Final = {"kernel": "", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 """Kineto's category of an activity → its attribute `category`, where that isn't a kernel."""

@@ -21,7 +21,7 @@ from msgspec.json import decode as json_decode
 from msgspec.structs import replace
 
 from chopper_core.align.collectives import group_label
-from chopper_core.extensions.chakra import feeder_json
+from chopper_core.extensions.chakra import et, feeder_json
 from chopper_core.extensions.chakra.et import EtFile, unknown_fields
 from chopper_core.extensions.chakra.graph import cycle_of
 from chopper_core.extensions.chakra.schema import (
@@ -44,6 +44,7 @@ from chopper_core.tables.losses import number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import read_small
+from chopper_core.util.compression import COMPRESSED, has_ending
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, places_by
 
@@ -75,8 +76,7 @@ SIMULATED_TYPES: Final = (
     CommType.BROADCAST,
 )
 """The collectives that ASTRA-sim has."""
-_NAME: Final = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.(?:et|et\.gz|json)$")
-_SUFFIXES: Final = (".et", ".et.gz")
+_NAME: Final = re.compile(rf"(?P<prefix>.+)\.(?P<rank>\d+)\.(?:et{COMPRESSED}|json)$")
 _GROUP: Final = re.compile(r"\s*[+-]?\d+", re.ASCII)
 """What ASTRA-sim takes as the number of a process group, whatever comes behind it."""
 _GROUPS: Final = range(1, 1 << 31)
@@ -152,14 +152,18 @@ class LintReport(Struct, frozen=True):
 def lint(paths: Sequence[Path]) -> LintReport:
     """Check the `.et` files at the paths, all of one trace, else those of the feeder's JSON.
 
-    Raises DataError if there are none, or where another version of Chopper wrote a store.
+    Raises DataError if there are none: a store has none.
     """
     at = [path for _, path in files_at(paths, [])]
-    found = [path for path in at if path.name.casefold().endswith(_SUFFIXES)]
+    found = [path for path in at if has_ending(path.name, et.SUFFIXES)]
     found = found or [path for path in at if feeder_json.recognise(FileHead(path))]
     if not found:
         for store in filter(is_store, paths):
             read_index(store)  # Says so where another version wrote it.
+            raise DataError(
+                f"{store} is a store, without Chakra traces (.et), which check reads; write them "
+                f"with: chopper export {store} --to chakra -o DIR"
+            )
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
     files = [_check_file(path) for path in found]
     violations = [sentence for each in files for sentence in each.sentences()]
@@ -232,9 +236,8 @@ def _check_file(path: Path) -> _File:
 
 def _checked_nodes(file: _File) -> Iterator[Node]:
     with EtFile(file.path) as nodes:
-        with file.path.open("rb") as plain:
-            if plain.read(2) == b"\x1f\x8b":
-                file.add("compressed", "is compressed, and FeederV3 reads plain files only")
+        if nodes.source.compression:
+            file.add("compressed", "is compressed, and FeederV3 reads plain files only")
         if not nodes.metadata.version and not nodes.metadata.attributes:
             file.add("metadata", "starts with empty metadata, where the feeders stop reading")
         file.unknown = nodes.unknown

@@ -35,7 +35,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "ASTRA-sim log"
 FILES: Final = "[`.log`, `.txt`](chakra.md#simulations) with `issue` and `callback` lines"
 EXAMPLE: Final = "AstraSim_Analytical …, which writes log/log.log"
-SUFFIXES: Final = (".log", ".txt", ".out", ".log.gz", ".txt.gz")
+SUFFIXES: Final = (".log", ".txt", ".out")
 FORMAT: Final = "ASTRA-sim log"
 
 _EVENT: Final = re.compile(

@@ -27,7 +27,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "Chakra timeline"
 FILES: Final = "`.json` of `chakra_timeline_visualizer`"
 EXAMPLE: Final = "chakra_timeline_visualizer --input_filename log.log --npu_frequency 1500 …"
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 FORMAT: Final = "Chakra timeline"
 _CLOCK: Final = f"{SIMULATED}: one clock, by the frequency that the timeline was made with"
 _KEY: Final = '"meta_user"'

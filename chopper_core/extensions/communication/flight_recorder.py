@@ -38,6 +38,7 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.tables.unread import UnreadNames
+from chopper_core.util.compression import COMPRESSED
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
@@ -56,7 +57,7 @@ _MAX_BYTES: Final = 1 << 30
 _MAX_NAME: Final = 80
 _MAX_DIMENSIONS: Final = 64
 _MAX_TENSORS: Final = 1 << 16
-_RANK: Final = re.compile(r"(\d+)(?:\.\w+)?(?:\.gz)?$")
+_RANK: Final = re.compile(rf"(\d+)(?:\.\w+)?{COMPRESSED}$")
 _ENDS: Final = re.compile(r":(send|recv) (\d+)(?:->|<-)(\d+)")
 _LOOKED_AT: Final = 100
 """Entries that show which fields a dump has."""

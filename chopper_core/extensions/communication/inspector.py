@@ -42,7 +42,7 @@ from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
 NAME: Final = "NCCL or RCCL Inspector"
 FILES: Final = "[JSON lines](communication.md#inspector) of each process, in its dump directory"
 EXAMPLE: Final = "NCCL_INSPECTOR_ENABLE=1 NCCL_INSPECTOR_DUMP_VERBOSE=1 torchrun …"
-SUFFIXES: Final = (".log", ".jsonl", ".json", ".log.gz", ".jsonl.gz", ".json.gz")
+SUFFIXES: Final = (".log", ".jsonl", ".json")
 FORMAT: Final = "Inspector log"
 _CLOCK: Final = "the hosts' own"
 _PLACED: Final = f"{RECONSTRUCTED} from when lines were written: the log gives durations only"

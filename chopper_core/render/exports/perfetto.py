@@ -34,6 +34,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
+from chopper_core.util.compression import COMPRESSED_TRACE, GZIP
 from chopper_core.util.grouping import (
     distinct,
     places_by,
@@ -44,7 +45,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.util.progress import Progress
 
-DESCRIPTION: Final = "a Chrome trace (.json, .json.gz) of all GPUs, for ui.perfetto.dev"
+DESCRIPTION: Final = f"a Chrome trace (.json, {COMPRESSED_TRACE}) of all GPUs, for ui.perfetto.dev"
 TAKES: Final = ("iteration",)
 
 SCHEMA: Final = "chopper.perfetto/1"
@@ -63,7 +64,7 @@ _Flows = Mapping[int, tuple[str, int, str]]
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
-    """Write one file; it is gzipped if its name ends in .gz."""
+    """Write one file; it is gzipped if its name says so."""
     rows = chosen_rows(run, options)
     table = run.table
     origin_ns = int(table.start_ns[rows].min())
@@ -78,7 +79,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     }
     with new_file(path) as fresh, fresh.open("wb") as plain, ExitStack() as stack:
         file: Any = plain
-        if path.suffix == ".gz":
+        if path.suffix == GZIP.ending:
             # Without a name and a time in it: the same run gives the same file.
             file = stack.enter_context(gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0))
         file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')

@@ -30,7 +30,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "PyTorch profiler (CUPTI ranges)"
 FILES: Final = "a Kineto trace with `cuda_profiler_range` events, one per kernel"
 EXAMPLE: Final = "_ExperimentalConfig(profiler_metrics=[…], profiler_measure_per_kernel=True)"
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 
 FORMAT: Final = "CUPTI ranges"
 _EVENTS: Final = "traceEvents"

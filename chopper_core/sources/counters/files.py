@@ -42,6 +42,7 @@ from chopper_core.sources.registry import (
     discover,
 )
 from chopper_core.tables.losses import ABSENT
+from chopper_core.util.compression import COMPRESSED
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, grouped_by
 from chopper_core.util.memory import reading
@@ -57,7 +58,7 @@ _DOMAIN: Final = late(
     r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|"
     r"(?:marker|hip|hsa|rccl)(?:_(?:api|core|runtime|compiler|amd|ext|image|finalize|control))*_trace)$"
 )
-_SUFFIXES: Final = late(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
+_SUFFIXES: Final = late(rf"(?:\.(?:csv|json|db))*{COMPRESSED}$", re.IGNORECASE)
 _COMPUTE_PART: Final = late(r"(?:results_)?pmc_perf_\d+|pmc_dispatch_info|timestamps")
 """Files that rocprof-compute joins in `pmc_perf.csv`."""
 _COMPUTE_LEVEL: Final = late(r"SQC?_\w*LEVEL\w*")

@@ -28,11 +28,11 @@ from chopper_core.util.progress import Progress
 from chopper_core.util.shelf import Shelf
 from chopper_core.util.workers import helped
 
-FIRST_PIECES: Final = 8
+FIRST_PIECES: Final = 4
 """They show how the events are written."""
-PART_PIECES: Final = 4
+PART_PIECES: Final = 2
 """Of each other part: in the end one process waits while the other reads its last ones."""
-LEAST_PIECES: Final = 128
+LEAST_PIECES: Final = 64
 """Of fewer, most are read before another process has started."""
 
 
@@ -261,6 +261,7 @@ class _PartReader:
     def _add(self, stop: float) -> None:
         for events in self._text.batches(stop):
             self.tables.add(events)
+            del events  # The next ones take their place, which is still in the processor's cache.
             self._report()
         self.tables.unread.join(self._text.unread)
 

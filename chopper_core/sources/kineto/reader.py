@@ -25,17 +25,18 @@ from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, file_state
+from chopper_core.util.compression import COMPRESSED_ENDINGS, COMPRESSED_TRACE
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "PyTorch profiler (Kineto)"
-FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.10, one file per rank"
-EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
-SUFFIXES: Final = (".json", ".gz")
+FILES: Final = "`.json`, AMD and NVIDIA, torch 1.12 to 2.10, one file per rank"
+EXAMPLE: Final = f'profiler.export_chrome_trace("trace/rank0{COMPRESSED_TRACE}")'
+SUFFIXES: Final = (".json", *COMPRESSED_ENDINGS)
 
-_PIECE_BYTES: Final = 1 << 19
+_PIECE_BYTES: Final = 1 << 20
 """Of text whose events fit into a processor's cache."""
 MAX_METADATA_BYTES: Final = 1 << 18
 """Of a larger value of a top-level key, only numbers and texts are kept."""
@@ -80,7 +81,7 @@ def recognise(head: FileHead) -> Recognised | Unusable:
 
 
 def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_BYTES) -> Trace:
-    """Read the trace of one rank, `.json` or gzip; memory grows with its columns only.
+    """Read the trace of one rank, compressed or not; memory grows with its columns only.
 
     Damaged events are lost and counted in `Trace.losses`.
     Raises DataError if the file can't be read or is not such a trace.

@@ -39,16 +39,16 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import TIMES_SINCE, Trace
 from chopper_core.tables.losses import Losses, Repeats
 from chopper_core.tables.text import FileHead
+from chopper_core.util.compression import has_ending
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Perfetto"
 FILES: Final = (
-    "`.pftrace` or `.pftrace.gz`, of torch's CUPTI backend, rocprofv3 and rocprof-sys; needs "
-    "`chopper-tui[perfetto]`"
+    "`.pftrace`, of torch's CUPTI backend, rocprofv3 and rocprof-sys; needs `chopper-tui[perfetto]`"
 )
 EXAMPLE: Final = "rocprofv3 --sys-trace -f pftrace -- python train.py"
-SUFFIXES: Final = (".pftrace", ".pftrace.gz", ".perfetto-trace", ".perfetto-trace.gz", ".proto")
+SUFFIXES: Final = (".pftrace", ".perfetto-trace", ".proto")
 
 _BATCH: Final = 4_096
 _FEWEST: Final = 2
@@ -81,7 +81,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     with suppress(ValueError):
         for _ in packets_at(data):
             count += 1
-    is_named = head.path.name.casefold().removesuffix(".gz").endswith(SUFFIXES)
+    is_named = has_ending(head.path.name, SUFFIXES)
     if count < (1 if is_named else _FEWEST):
         return None
     if find_spec("perfetto") is None:

@@ -18,6 +18,7 @@ from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
 from chopper_core.tables.text import FileHead
+from chopper_core.util.compression import COMPRESSED
 from chopper_core.util.errors import DataError
 from chopper_core.util.nearby import files_nearby
 from chopper_core.util.patterns import late
@@ -29,14 +30,15 @@ FILES: Final = (
     "`system_<metric>_rank_<rank>_id_<device>.csv` of nodes"
 )
 EXAMPLE: Final = ""
-SUFFIXES: Final = (".csv", ".csv.gz")
+SUFFIXES: Final = (".csv",)
 
 _FORMAT: Final = "CharLLM-PPT CSV"
 _NAME: Final = late(
-    r"(?P<metric>[a-z_]+?)_(?P<rank>\d{1,6})(?P<label>)\.csv(?:\.gz)?", re.IGNORECASE
+    rf"(?P<metric>[a-z_]+?)_(?P<rank>\d{{1,6}})(?P<label>)\.csv{COMPRESSED}", re.IGNORECASE
 )
 _LABELLED: Final = late(
-    r"(?P<metric>system_[a-z_]+?)_rank_(?P<rank>\d{1,6})_id_(?P<label>.+?)\.csv(?:\.gz)?",
+    r"(?P<metric>system_[a-z_]+?)_rank_(?P<rank>\d{1,6})_id_(?P<label>.+?)"
+    rf"\.csv{COMPRESSED}",
     re.IGNORECASE,
 )
 _FIRST_LINE: Final = late(r"\s*[1-9]\d{9}(?:\.\d*)?\s*,\s*-?\d+(?:\.\d*)?(?:e[-+]?\d+)?\s*", re.I)

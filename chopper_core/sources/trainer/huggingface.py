@@ -22,6 +22,7 @@ from chopper_core.sources.trainer.steps import (
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead, FileText
+from chopper_core.util.compression import uncompressed_name
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -71,12 +72,13 @@ _MAX_BYTES: Final = 1 << 28
 
 
 def recognise(head: FileHead) -> Recognised | None:
+    name = uncompressed_name(head.path.name)
     if is_json_object(head.text):
         is_state = '"log_history"' in head.text or (
-            head.path.name == "trainer_state.json" and _IS_STATE.search(head.text)
+            name == "trainer_state.json" and _IS_STATE.search(head.text)
         )
         return Recognised(_STATE) if is_state and '"traceEvents"' not in head.text else None
-    if head.path.suffix == ".json":
+    if name.endswith(".json"):
         return None
     return Recognised(_OUTPUT) if _PRINTED.search(log_start(head)) else None
 

@@ -23,10 +23,13 @@ from chopper_core.sources.trainer.out_of_memory import MOST_FAILED, AllocationMe
 from chopper_core.tables.columns import MAX_RANKS, GrowingColumn, cut_name
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.compression import COMPRESSED_ENDINGS
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 
-LOG_SUFFIXES: Final = (".log", ".txt", ".out", ".err", ".gz", "stdout", "stderr")
+LOG_SUFFIXES: Final = (
+    ".log", ".txt", ".out", ".err", "stdout", "stderr", *COMPRESSED_ENDINGS
+)  # fmt: skip
 """Common endings of a job's output."""
 MAX_STEP: Final = 1 << 40
 _MOST_WAITING: Final = 1 << 13

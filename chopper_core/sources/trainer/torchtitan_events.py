@@ -22,7 +22,7 @@ from chopper_core.util.progress import Progress, silent
 NAME: Final = "torchtitan (structured)"
 FILES: Final = "`structured_logs/*.global_rank_<N>.*.jsonl`"
 EXAMPLE: Final = ""
-SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+SUFFIXES: Final = (".jsonl",)
 
 _FORMAT: Final = "torchtitan structured log"
 _KEYS: Final = late(r'"(?:log_type_name|event_name)"\s*:')

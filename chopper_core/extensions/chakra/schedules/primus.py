@@ -16,6 +16,7 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
+from chopper_core.util.compression import COMPRESSED
 from chopper_core.util.errors import DataError
 from chopper_core.util.nearby import file_nearby
 from chopper_core.util.progress import Progress, silent
@@ -26,12 +27,12 @@ FILES: Final = (
     "them `config.json`"
 )
 EXAMPLE: Final = ""
-SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json",)
 
 _FORMAT: Final = "Primus pipeline dump"
 _KEYS: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _OPENING: Final = re.compile(r'\s*\{\s*"\d+"\s*:\s*\{')
-_RANK: Final = re.compile(r"(\d{1,6})\.json(?:\.gz)?$", re.IGNORECASE)
+_RANK: Final = re.compile(rf"(\d{{1,6}})\.json{COMPRESSED}$", re.IGNORECASE)
 _MAX_BYTES: Final = 1 << 25
 """A dump of a thousand steps of a hundred microbatches is smaller."""
 _MS: Final = 1e6
