@@ -229,7 +229,12 @@ def program() -> str:
         if not is_as_started():
             return place.state
         place.keep(known)
+        _known[place.state] = known
     return known.digest
+
+
+_known: Final[dict[str, ProgramVersion]] = {}
+"""What this process worked out or read, by the state of what it was worked out from."""
 
 
 def plugins_as_started() -> str:
@@ -248,8 +253,11 @@ def _kept_version() -> tuple[Kept, ProgramVersion | None]:
     """The version as it was last worked out, if that is still the one, and its place."""
     stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
-    known = place.recall(ProgramVersion)
-    return place, known if known is not None and known.stamp == _states_of(known.files) else None
+    known = _known.get(stamp) or place.recall(ProgramVersion)
+    if known is None or known.stamp != _states_of(known.files):
+        return place, None
+    _known[stamp] = known
+    return place, known
 
 
 def _states_of(files: Sequence[str]) -> str:

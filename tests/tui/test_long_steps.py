@@ -63,7 +63,7 @@ async def test_what_a_step_says_last_stays_however_busy_the_loop_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The step's end holds the loop until the reminder is due: it is called before who waits for
-    the step goes on."""
+    the step continues."""
     monkeypatch.setattr(StepQueue, "LONG_S", 0.02)
     said: list[str] = []
     begun: list[asyncio.Future[None]] = []
