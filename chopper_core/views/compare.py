@@ -252,7 +252,11 @@ def _which_time(both: Sides, figure: Metric) -> tuple[str, ...]:
 
 def _notes(both: Sides) -> tuple[str, ...]:
     notes = other_total(both.ours.base, both.base.base)
-    if both.base.run is not both.ours.run or both.base.view.path != both.ours.view.path:
+    if both.base.run is both.ours.run:
+        # Of two parts of one run, most notes are the same.
+        said = cut_note(both.ours.run, both.ours.view)
+        notes += [note for note in cut_note(both.base.run, both.base.view) if note not in said]
+    else:
         notes += cut_note(both.base.run, both.base.view, "of the baseline")
     return tuple(notes)
 
