@@ -19,6 +19,9 @@ from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# As in the Makefile: without bytecode each of some hundred processes compiles Chopper anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 settings.register_profile(
     "quick",
     max_examples=12,

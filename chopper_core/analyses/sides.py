@@ -17,6 +17,7 @@ from chopper_core.columns import (
     Scope,
     Values,
 )
+from chopper_core.columns.derived import difference
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, PLACES
@@ -95,6 +96,13 @@ class Sides(Struct, frozen=True):
             pairs = zip(found, sides, strict=True)
             found = [divided(values, side.divisors) for values, side in pairs]
         return self.pairs.aligned(*found)
+
+    @property
+    def runs(self) -> tuple[Run, Run]:
+        return self.ours.run, self.base.run
+
+    def difference(self, known: Metric) -> Values:
+        return difference(known, *self.values(known), self.runs)
 
     @property
     def baseline_name(self) -> str:

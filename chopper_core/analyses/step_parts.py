@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -20,13 +20,12 @@ from chopper_core.analyses.step_times import (
 )
 from chopper_core.columns import row_columns
 from chopper_core.model.groups import Groups
-from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase, Selection
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import ratios, runs_of, sums_of
+from chopper_core.util.grouping import ratios, sums_of
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, classes_of_names
 
@@ -132,31 +131,21 @@ def _part_of(run: Run) -> Callable[[Selection], Int64]:
 
 
 def _parts_of_steps(run: Run, steps: Groups) -> Int64:
-    """The time of each part of whole steps of GPUs, added up once for each GPU."""
-    gpus, iterations = (steps.codes(level) for level in ("gpu", "iteration"))
-    found = np.zeros((len(steps), len(PARTS)), np.int64)
-    # Not one by one in the run's memory: 10,000 would push out all else.
-    of_gpu: Mapping[int, tuple[AnyArray, Int64]] = run.memo(
-        ("parts of steps",), lambda: LazyMap(sorted(run.traced), partial(_parts_of_gpu, run))
-    )
-    for gpu, own in runs_of(gpus):
-        codes, parts = of_gpu[gpu]
-        found[own] = parts[np.searchsorted(codes, iterations[own])]
-    return found
-
-
-def _parts_of_gpu(run: Run, gpu: int) -> tuple[AnyArray, Int64]:
-    table = run.table
-    steps = run.tree().split((table.text_of("gpu", gpu),), ("iteration",))
-    part_of = part_of_rows(run)
-    times = np.zeros(len(steps) * len(PARTS), np.int64)
+    """The time of each part of whole steps of GPUs."""
+    table, part_of = run.table, part_of_rows(run)
+    parts = np.zeros((len(steps), len(PARTS)), np.int64)
     for rows, step in steps.pieces():
+        if not len(step):
+            continue
         computing = table.compute_ns[rows] + table.overlap_ns[rows]
-        times += sums_of(computing, step * len(PARTS) + part_of(rows), len(times))
-    parts = times.reshape(len(steps), len(PARTS))
+        # A piece is of few of the steps of thousands of GPUs.
+        first, last = int(step.min()), int(step.max())
+        own = parts[first : last + 1]
+        owner = (step - first) * len(PARTS) + part_of(rows)
+        own += sums_of(computing, owner, own.size).reshape(own.shape)
     for place, name in enumerate(_STATES.values(), len(COMPUTE_PARTS)):
         parts[:, place] = steps.sum(name)
-    return steps.codes("iteration"), parts
+    return parts
 
 
 class StepParts(Struct, frozen=True, eq=False):

@@ -44,7 +44,7 @@ class ReadOptions(Struct, frozen=True):
     """How files are read."""
 
     jobs: int | None = None
-    """The processes that read traces; None: as many as pay."""
+    """The processes that read traces, join them and work out answers; None: as many as pay."""
     use_cache: bool = True
 
 

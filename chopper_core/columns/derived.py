@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Final
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.columns import Metric, Reduces, Scope, Values, computed_column, numbered
 from chopper_core.columns.time import INSTANCE_LEVELS, INSTANCES, KERNEL_SHARE, SHARE
 from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -117,12 +119,30 @@ def reduced(name: str, values: Values, node: Index, count: int) -> Values:
     return Values(found, sizes == 0, extrapolated)
 
 
-def difference(metric: Metric, ours: Values, base: Values) -> Values:
-    """Ours less the baseline.
+def run_without(metric: Metric, sides: Sequence[Values], runs: Sequence[Run]) -> Run | None:
+    """The run of a side of which nothing has a figure: its telemetry, counters or shapes may
+    lack."""
+    for side, run in zip(sides, runs, strict=True):
+        if not side.present().any() and not _has(run, metric):
+            return run
+    return None
 
-    A sum that one side lacks is 0 there, so that the differences of the rows add up to that of the
-    total.
+
+def _has(run: Run, metric: Metric) -> bool:
+    def has_any() -> bool:
+        return bool(metric.compute(Scope.of(run, run.pairs)).present().any())
+
+    return run.memo(("has", metric.name), has_any)
+
+
+def difference(metric: Metric, ours: Values, base: Values, runs: Sequence[Run]) -> Values:
+    """Ours less the baseline, of the two runs.
+
+    A sum that the rows of one side lack is 0 there, so that the differences of the rows add up to
+    that of the total; where the whole run lacks it, it isn't known, and nor is a difference.
     """
+    if run_without(metric, (ours, base), runs) is not None:
+        return Values(np.full(len(ours), np.nan), np.ones(len(ours), np.bool_))
     if metric.reduces == Reduces.SUM:
         numbers = [np.where(side.present(), side.numbers, 0) for side in (ours, base)]
         missing = ~(ours.present() | base.present())

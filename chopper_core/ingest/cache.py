@@ -68,6 +68,8 @@ class CacheEntry(Struct, frozen=True):
     path: Path
     name: str
     """The path of the run, absolute; empty if it can't be read."""
+    options: tuple[str, ...]
+    """With which the run was read: one that is read with others is another entry."""
     is_old: bool
     """Whether another version of Chopper wrote it or it is corrupt, so that it isn't used again."""
     size_bytes: int
@@ -227,7 +229,12 @@ def program() -> str:
         if not is_as_started():
             return place.state
         place.keep(known)
+        _known[place.state] = known
     return known.digest
+
+
+_known: Final[dict[str, ProgramVersion]] = {}
+"""What this process worked out or read, by the state of what it was worked out from."""
 
 
 def plugins_as_started() -> str:
@@ -246,8 +253,11 @@ def _kept_version() -> tuple[Kept, ProgramVersion | None]:
     """The version as it was last worked out, if that is still the one, and its place."""
     stamp = digest([_STARTED_WITH, *map(_stamp, sys.path)])
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.prefix]), stamp)
-    known = place.recall(ProgramVersion)
-    return place, known if known is not None and known.stamp == _states_of(known.files) else None
+    known = _known.get(stamp) or place.recall(ProgramVersion)
+    if known is None or known.stamp != _states_of(known.files):
+        return place, None
+    _known[stamp] = known
+    return place, known
 
 
 def _states_of(files: Sequence[str]) -> str:
@@ -367,8 +377,11 @@ def entries() -> list[CacheEntry]:
     """The cached runs, those used last first."""
     found = []
     for path in _folders():
+        options: tuple[str, ...] = ()
         try:
-            name, is_old = read_index(path).name, False
+            index = read_index(path)
+            name, is_old, origin = index.name, False, index.origin.splitlines()
+            options = tuple(line for line in origin if not os.path.isabs(line))
         except DataError:
             name, is_old = read_label(path).name, True
         with suppress(FileNotFoundError):  # Another process removed it.
@@ -376,7 +389,8 @@ def entries() -> list[CacheEntry]:
             size = sum(size for _, size, _ in (*_files(path), *derived))
             is_gone = not all(map(os.path.exists, name.split(",")))
             kinds = sorted({os.path.basename(file).rpartition("-")[0] for _, _, file in derived})
-            found.append(CacheEntry(path, name, is_old, size, used_s, is_gone, tuple(kinds)))
+            about = is_old, size, used_s, is_gone, tuple(kinds)
+            found.append(CacheEntry(path, name, options, *about))
     return sorted(found, key=lambda entry: -entry.used_s)
 
 

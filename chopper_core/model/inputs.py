@@ -47,7 +47,7 @@ class FoundRun(Struct, frozen=True):
     """Whether it has no data, where its neighbours of such names do."""
 
 
-class Gpu(Struct, frozen=True):
+class Gpu(Struct, frozen=True, omit_defaults=True):
     """One device of one rank."""
 
     index: int
@@ -94,7 +94,7 @@ class ClockBounds(Struct, frozen=True):
         return ClockBounds(early, wider(self.late_ns, other.late_ns))
 
 
-class Source(Struct, frozen=True):
+class Source(Struct, frozen=True, omit_defaults=True):
     """One input file, its events and losses."""
 
     path: str

@@ -154,6 +154,7 @@ def scaled_text(number: float, unit: AnyUnit, sign: str = "") -> str:
     """A figure of a sentence in 4 significant digits and a unit that fits: `1.234 ms`, `5244 W`."""
     if unit is Unit.NS:
         return time_text(number, sign)
+    sign = sign if number else ""  # No change has no direction.
     scale = unit.scale(abs(number), is_whole=False)
     text = significant(number / scale.divisor, sign)
     if unit is Unit.PERCENT:

@@ -113,7 +113,9 @@ def helped(
         return
     others = workers - 1
     helps = partial(_read_in_worker, partial(_help, work))
-    with _submitted([path] * others, helps, others, limit, text_bytes=text_bytes) as begun:
+    with _submitted(
+        [path] * others, helps, others, limit, text_bytes=text_bytes, is_awaited=False
+    ) as begun:
         if begun.shelf is None:
             yield None
             return
@@ -322,9 +324,11 @@ def _submitted(
     *,
     text_bytes: int = 0,
     inherited: Callable[[Any], object] | None = None,
+    is_awaited: bool = True,
 ) -> Iterator[_Begun]:
     """Start worker processes, one of which `does` each item, given its number too, with a shelf of
-    texts of so many bytes if there are to be any, and what they have `inherited`.
+    texts of so many bytes if there are to be any, and what they have `inherited`. On leaving, their
+    end is awaited, after which this process may be copied; or it is left to themselves.
 
     An `executor` is given whom to report to, and doesn't say how much it has read. There are none
     where no process can be started, or no memory shared. On leaving, items that no worker has begun
@@ -369,7 +373,7 @@ def _submitted(
                 shared = _Shared(bytes_read, stop, shelf, inherited)
                 given = (os.getpid(), shared, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
-                stack.callback(_end, pool, futures, have_ended, is_awaited=inherited is not None)
+                stack.callback(_end, pool, futures, have_ended, is_awaited=is_awaited)
                 stack.callback(setattr, stop, "value", True)
                 for item in items:
                     submit(item)

@@ -24,7 +24,8 @@ from chopper_core.columns import (
     parse_columns,
     worded,
 )
-from chopper_core.columns.derived import delta_of, difference, relative, relative_of
+from chopper_core.columns.derived import delta_of, relative, relative_of, run_without
+from chopper_core.columns.lookup import why_missing
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.phrases import change_text, count, facts, level_title
@@ -57,6 +58,9 @@ _OTHER_TIME: Final = {USUAL: _DURATIONS, _DURATIONS: USUAL}
 _CHARGED: Final = "time charged"
 """What the first time is called where a sentence or a chart names it."""
 _EFFECTS: Final = ("number_", "each_")
+_EACH: Final = "activities"
+"""What a row has more or fewer of: copies and memsets too, which are no kernels."""
+_COUNTS: Final = ("kernels", _EACH)
 _MEANS: Final = ("gfx_mhz", "mfma_util_pct", "power_w")
 
 SHARE: Final = column("""of_change_pct | % | share of Δ | signed
@@ -87,6 +91,10 @@ def answer(run: Run, view: View) -> ViewResult:
     if view.baseline is None:
         return candidates(run, view)
     both = sides_of(run, view)
+    if (without := run_without(figure, both.values(figure), both.runs)) is not None:
+        where = "this run" if without is run else "the baseline"
+        why = why_missing(figure, without.table, without.hardware)
+        raise NothingToShow(f"{figure.title} can't be compared, as {where} has none: {why}")
     columns = {metric.name: (metric, values) for metric, values in _columns(both, figure)}
     total = {metric.name: values.at(0) for metric, values in _columns(both.whole, figure)}
     is_mean = both.ours.base.is_mean_of(both.by, both.pairs.labels)
@@ -113,7 +121,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _columns(both: Sides, figure: Metric) -> Own:
     pairs, (ours, base) = both.pairs, both.values(figure)
-    change = difference(figure, ours, base)
+    change = both.difference(figure)
     sizes = float(np.abs(change.numbers).sum())
     shares = np.where(change.present(), 100.0 * change.numbers, np.nan)
     of_base = replace(
@@ -151,15 +159,15 @@ def _columns(both: Sides, figure: Metric) -> Own:
 
 def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
     known = metric_named(name)
-    return delta_of(known), difference(known, *both.values(known))
+    return delta_of(known), both.difference(known)
 
 
 def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
     """The parts of a difference due to more activities and to larger ones; they add up to it."""
-    if figure.name == "kernels":
+    if figure.name in _COUNTS:
         return []
     now, before, more, fewer = (
-        each.known(missing=0.0) for each in (ours, base, *both.values(metric_named("kernels")))
+        each.known(missing=0.0) for each in (ours, base, *both.values(metric_named(_EACH)))
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         grown = (more - fewer) * before / fewer
@@ -194,7 +202,7 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
         f"{text(ours)} vs {text(base)} in {both.baseline_name}"
     )
     if not top:
-        return (whole, f"no {both.by} differs")
+        return (whole, f"no {level_title(both.by)} differs in {_named(figure)}")
     parts = []
     for side, word in ((change > 0, "more"), (change < 0, "less")):
         if side.any():

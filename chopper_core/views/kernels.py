@@ -27,7 +27,7 @@ from chopper_core.analyses.kernel_figures import (
 from chopper_core.analyses.rows import Own, Partition, by_level
 from chopper_core.analyses.sides import sides_of
 from chopper_core.columns import METRICS, Reduces, Values, worded
-from chopper_core.columns.derived import delta_of, difference, relative, relative_of
+from chopper_core.columns.derived import delta_of, relative, relative_of
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import by_codes_of
 from chopper_core.model.phrases import count, facts, percent
@@ -117,9 +117,9 @@ def _changes(run: Run, view: View, rows: Partition) -> tuple[Own, list[str]]:
         replace(delta_of(each), reduces=Reduces.NONE) for each in (figure, charged)
     )
     found = [
-        (delta, difference(figure, ours, base).take(own)),
+        (delta, both.difference(figure).take(own)),
         (relative_of(figure), relative(ours, base).take(own)),
-        (delta_charged, difference(charged, *both.values(charged)).take(own)),
+        (delta_charged, both.difference(charged).take(own)),
     ]
     gone = int((both.pairs.ours < 0).sum())
     text = f"{count(gone, rows.level)} only in the baseline: 6 lists them"

@@ -27,13 +27,15 @@ gpu, hardware and parallel (as the options, comma-separated), base_parallel;
 set (gbs=128,seq=4096; of several runs tp=2;gpt*:pp=4) and name ({model}_{tp}).
 """
 
-CACHING: Final = """
-    --parallel LAYOUT | sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's
-        order, or in order=tp-pp-dp, if the files lack them or are wrong
+LIMITS: Final = """
     --no-cache | read the files again and cache nothing
-    --jobs N | number of processes that read traces
+    --jobs N | number of processes that read traces, join them and work out answers; default: as
+        many as pay, at most one per processor
     --max-memory SIZE | memory that this process and its workers may allocate (500M, 2G), not
         counting mapped files; default: the job's limit"""
+CACHING: Final = f"""
+    --parallel LAYOUT | sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's
+        order, or in order=tp-pp-dp, if the files lack them or are wrong{LIMITS}"""
 READING: Final = f"""
     several --clock SOURCE=+S | shift a telemetry file or format, or the trace of a rank or host
         (rank4), by S seconds (+1.25s)

@@ -56,4 +56,5 @@ def _of_run(entry: cache.CacheEntry) -> str:
         why = "(its files are gone)"
     else:
         why = f"(with {', '.join(entry.derived)})" if entry.derived else ""
-    return f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {f'{entry.name} {why}'.strip()}"
+    read = f"{entry.name} read with {', '.join(entry.options)}" if entry.options else entry.name
+    return f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {f'{read} {why}'.strip()}"

@@ -35,6 +35,7 @@ OPTIONS: Final = f"""
 def run(options: Namespace) -> int:
     from chopper_core.ingest import batches as batch
 
+    gc.freeze()  # Modules are not garbage: each place that is worked out would look through them.
     gc.enable()
     overrides = overrides_of(
         options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel

@@ -7,17 +7,15 @@ from argparse import Namespace
 from typing import Final
 
 from chopper_tui import __version__
+from chopper_tui.commands.arguments import LIMITS
 from chopper_tui.commands.options import read_options
 from chopper_tui.commands.output import tell
 from chopper_tui.terminal import guard_mapped_files
 
 DESCRIPTION: Final = "Answer agents on standard input and output (MCP): read-only, no network."
-OPTIONS: Final = """
-    RUN* | runs, and directories of runs, that may be opened; default: the working directory
-    --no-cache | read the files again and cache nothing
-    --jobs N | number of processes that read traces
-    --max-memory SIZE | memory that this process and its workers may allocate (500M, 2G), not
-        counting mapped files; default: the job's limit"""
+OPTIONS: Final = f"""
+    RUN* | runs, and directories of runs, that may be opened; default: the working
+        directory{LIMITS}"""
 EPILOG: Final = """\
 A client starts it, for instance by this entry of its configuration:
   {"mcpServers": {"chopper": {"command": "chopper", "args": ["mcp", "RUN"]}}}

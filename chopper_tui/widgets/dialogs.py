@@ -165,13 +165,14 @@ class Chooser(Sought[Any]):
         self._options = self._shown = options
         self._chosen = chosen
         self._search = search
-        self._widest = max(len(title) for _, title, _ in options)
+        self._widest = self._aligned = max(len(title) for _, title, _ in options)
+        self._longest_why = max(len(why) for _, _, why in options)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
-            yield ClickableOptions(*map(self._made, range(len(self._shown))), compact=True)
+            yield ClickableOptions(*self._made(range(len(self._shown))), compact=True)
             whole = max(len(title) + len(why) for _, title, why in self._options)
             if whole > self._cells and any(why for _, _, why in self._options):
                 yield Label(id="about")
@@ -193,22 +194,26 @@ class Chooser(Sought[Any]):
 
     @property
     def _cells(self) -> int:
-        needed = self._widest + 2 + max(len(why) for _, _, why in self._options)
+        needed = self._widest + 2 + self._longest_why
         return min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
 
-    def _made(self, place: int) -> Option:
-        return Option(self._line(place), id=str(place))
+    def _made(self, places: Iterable[int]) -> Sequence[Option]:
+        if self._search is not None:
+            titles = (title for _, title, _ in self._shown if len(title) <= self._short)
+            self._aligned = max(map(len, titles), default=0)
+        return [Option(self._line(place), id=str(place)) for place in places]
+
+    @property
+    def _short(self) -> int:
+        """The cells of a title that leaves room for its explanation."""
+        return self._cells * 3 // 5
 
     def _line(self, place: int) -> Text:
         _, title, why = self._shown[place]
-        widest = self._widest
-        if self._search is not None:
-            # What the entry is comes first; of a long title the explanation is below the list.
-            short = self._cells * 3 // 5
-            why = why if len(title) <= short else ""
-            widest = max((len(each) for _, each, _ in self._shown if len(each) <= short), default=0)
+        if self._search is not None and len(title) > self._short:
+            why = ""  # What the entry is comes first; the explanation is below the list.
         if why:
-            return _option(f"{title:<{widest}}  ", why, self._cells)
+            return _option(f"{title:<{self._aligned}}  ", why, self._cells)
         # A sentence, wrapped and set in below its first word.
         margin = " " * (len(title) - len(title.lstrip("→> ")))
         lines = textwrap.wrap(title, max(self._cells, 1), subsequent_indent=margin)
@@ -243,7 +248,7 @@ class Chooser(Sought[Any]):
     def apply_search(self, words: Sequence[str]) -> None:
         options = self.list
         options.clear_options()
-        options.add_options(map(self._made, self._found(words)))
+        options.add_options(self._made(self._found(words)))
         if options.option_count:
             options.highlighted = 0
         else:

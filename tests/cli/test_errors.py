@@ -85,6 +85,7 @@ SURROUNDINGS: Final = (
     "chopper show run > /dev/full",
     "cd gone && rmdir ../gone && chopper show .",
     "ulimit -f 0 && chopper ingest run -o store",
+    "chopper ingest run -o store && chopper check store",
     "chopper ingest run -o store && truncate -s 9 store/*.* && chopper show store",
 )
 """Commands for a shell: the error is in what surrounds them."""

@@ -157,6 +157,18 @@ def test_a_cached_run_of_another_release_is_read_again(
     assert entry.name == str(run) and not entry.is_old
 
 
+def test_a_run_that_is_cached_twice_is_listed_with_what_it_was_read_with(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ((), ("--hardware", "MI250X"), ("--clock", "rank0=+1s")):
+        assert main(["show", str(run), *options]) == 0
+    capsys.readouterr()
+    assert main(["cache"]) == 0
+    listed = [line.partition(str(run))[2] for line in capsys.readouterr().out.splitlines()]
+    read = [about.partition(" (with")[0] for about in listed[:3]]
+    assert sorted(read) == ["", " read with hardware MI250X", " read with rank0=+1s"]
+
+
 @pytest.mark.parametrize("store", EARLIER, indirect=True)
 def test_a_printed_table_is_no_run(
     store: Path, run: Path, capsys: pytest.CaptureFixture[str], wording: Wording

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from chopper_core.answers import opening
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.run import Run
 from chopper_core.render import render_frame
 from chopper_core.store.writer import write_store
 from chopper_core.util import atomic, memory
@@ -55,24 +57,38 @@ except Cancelled:
 NEEDS_FORKS = pytest.mark.skipif(sys.platform != "linux", reason="no process says its threads")
 
 
+STORE = Path("run.chopper")
+"""A store of the same name wherever it is."""
+
+
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def unasked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that nothing is kept of."""
+    store = tmp_path_factory.mktemp("unasked") / STORE
+    write_store(open_run(str(small_files()), jobs=1), store)
+    return store
+
+
+@pytest.fixture(scope="module")
+def plain(unasked: Path) -> Mapping[str, str]:
     """Address → its answer without anything kept."""
-    addresses = [f"?view={name}" for name in VIEWS if name != "live"]
-    with chdir(tmp_path_factory.mktemp("plain")):
-        store = _store()
-        return {each: _answer(store, each, is_kept=False) for each in addresses}
+    with chdir(unasked.parent):
+        return _answers(open_run(str(STORE), jobs=1))
 
 
-def _store() -> Path:
-    """A store of the same name wherever it is."""
-    write_store(open_run(str(small_files()), jobs=1), Path("run.chopper"))
-    return Path("run.chopper")
+@pytest.fixture
+def store(unasked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(unasked, STORE)
 
 
-def _answer(store: Path, address: str, *, is_kept: bool = True) -> str:
-    run = cache.open_cached(str(store)) if is_kept else open_run(str(store), jobs=1)
-    frame = frame_of(run, parse(f"{store}{address}"))
+def _answers(run: Run) -> dict[str, str]:
+    return {f"?view={name}": _answer(run, name) for name in VIEWS if name != "live"}
+
+
+def _answer(run: Run, name: str) -> str:
+    frame = frame_of(run, parse(f"{STORE}?view={name}"))
     opens = [frame.addresses(row) for row in range(len(frame))]
     return "\n".join([render_frame(frame, "json"), *opens])
 
@@ -101,25 +117,21 @@ def _kept(folder: Path) -> set[str]:
 @NEEDS_FORKS
 @pytest.mark.parametrize("jobs", [1, 2, 64])
 def test_any_number_of_processes_keeps_the_same_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Mapping[str, str], jobs: int
+    tmp_path: Path, store: Path, plain: Mapping[str, str], jobs: int
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = _store()
     done, _ = _work_out(tmp_path, jobs, "well")
     assert sorted(name for name, _ in done) == sorted([*VIEWS, "signals"])
     assert ({who for _, who in done} == {"here"}) == (jobs == 1)
     assert {"findings", "overview", "ranks", "comms", "graph", "overlap"} <= _kept(tmp_path)
-    assert {each: _answer(store, each) for each in plain} == plain
+    assert _answers(cache.open_cached(str(store))) == plain
 
 
 @NEEDS_FORKS
 @pytest.mark.parametrize("how", ["killed", "short of memory"])
 def test_what_a_process_can_not_do_is_left_to_who_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Mapping[str, str], how: str
+    tmp_path: Path, store: Path, plain: Mapping[str, str], how: str
 ) -> None:
     """The places that nobody had begun are done all the same."""
-    monkeypatch.chdir(tmp_path)
-    store = _store()
     done, _ = _work_out(tmp_path, 2, how)
     names = [name for name, _ in done]
     assert len(names) == len(set(names))
@@ -129,19 +141,17 @@ def test_what_a_process_can_not_do_is_left_to_who_asks(
         assert {*VIEWS, "signals"} - set(names) <= begun
         assert ["signals", "here"] in done
     assert "overlap" not in _kept(tmp_path)
-    assert {each: _answer(store, each) for each in plain} == plain
+    assert _answers(cache.open_cached(str(store))) == plain
 
 
 @NEEDS_FORKS
 def test_who_stops_it_leaves_no_process_and_no_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Mapping[str, str]
+    tmp_path: Path, store: Path, plain: Mapping[str, str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = _store()
     _, printed = _work_out(tmp_path, 2, "cancelled")
     assert printed.split() == ["cancelled"]
     _kept(tmp_path)
-    assert {each: _answer(store, each) for each in plain} == plain
+    assert _answers(cache.open_cached(str(store))) == plain
 
 
 def test_as_many_processes_as_find_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

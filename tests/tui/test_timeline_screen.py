@@ -57,33 +57,38 @@ async def test_the_screen_in_ascii_and_while_measuring() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opened", "keys"),
+    ("opened", "presses"),
     [
-        *[("2l+", keys) for keys in ("llllllll", "hhhh", "+++++", "+dddd", "....", ",,,", "cccc")],
-        *[("2l+", keys) for keys in ("CCC", "----")],
-        *[("jj", keys) for keys in ("]]]]", "[[[[[[[[", "MMM", "++++", "+---", "+dd", "++aaa")],
+        ("2l+", "llllllll hhhh +++++ +dddd .... ,,, cccc CCC ----"),
+        ("jj", "]]]] [[[[[[[[ MMM ++++ +--- +dd ++aaa"),
     ],
 )
 async def test_presses_that_wait_lead_together_where_they_lead_one_by_one(
-    opened: str, keys: str, monkeypatch: pytest.MonkeyPatch
+    opened: str, presses: str
 ) -> None:
+    shown: list[View] = []
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press(*opened)
-        start, row = at.frame.view, at.label
-        await at.press(*keys)
-        wanted, said, text = at.frame.view, at.status, at.text()
-        await at.command(f"go {render(start)}")
-        at.explore.table.move_to_label(row)
-        shown, show = list[View](), at.explore.show
+        start, row, show = at.frame.view, at.label, at.explore.show
 
         def noted(data: ScreenData) -> None:
             shown.append(data.frame.view)
             show(data)
 
-        monkeypatch.setattr(at.explore, "show", noted)
-        await at.type(keys)
-        assert (at.frame.view, at.status, at.text()) == (wanted, said, text)
-        assert 0 < len(shown) < len(keys)
+        async def back() -> None:
+            await at.command(f"go {render(start)}")
+            at.explore.table.move_to_label(row)
+            shown.clear()
+
+        at.explore.show = noted  # type: ignore[method-assign]
+        for keys in presses.split():
+            await back()
+            await at.press(*keys)
+            wanted, said, text = at.frame.view, at.status, at.text()
+            await back()
+            await at.type(keys)
+            assert (at.frame.view, at.status, at.text()) == (wanted, said, text), keys
+            assert 0 < len(shown) < len(keys), keys
 
 
 @pytest.mark.few(1)

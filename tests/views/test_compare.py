@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +13,10 @@ from msgspec.structs import replace
 from chopper_core.analyses.sides import ANCESTOR
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATES
+from chopper_core.model.table import NO_LABEL, STATES, Kind
 from chopper_core.model.view import Baseline, View
 from chopper_core.render import render_frame as rendered
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
@@ -143,6 +145,83 @@ def test_number_and_length_are_told_apart() -> None:
     assert rows["more"]["kernels_delta"] == 12
     assert rows["same"]["compute_ns_delta"] == 0
     assert compared.labels[-1] == "same"
+
+
+def test_longer_copies_are_not_more_copies() -> None:
+    """Copies and memsets are no kernels, and a row can have nothing else."""
+    slower = RUN.table.duration_ns * (1 + 1 * (RUN.table.kind == Kind.COPY))
+    added = slower - RUN.table.duration_ns
+    table = replace(
+        RUN.table, duration_ns=slower, exposed_copy_ns=RUN.table.exposed_copy_ns + added
+    )
+    run = replace(RUN, table=table, others={"base": RUN})
+    compared = query(run, parse("R?view=compare&by=kernel&base=base"))
+    copies = rows_of(compared)["Memcpy HtoD (Host -> Device)"]
+    assert copies["kernels_delta"] == 0 and copies["elapsed_ns_delta"] > 0
+    assert copies["number_elapsed_ns"] == 0
+    assert copies["each_elapsed_ns"] == copies["elapsed_ns_delta"]
+
+
+@pytest.mark.parametrize("of", ["elapsed_ns", "kernels", "bytes"])
+@pytest.mark.parametrize("by", ["operation", "gpu"])
+def test_a_run_differs_in_nothing_from_itself(of: str, by: str) -> None:
+    sized = with_bytes(RUN, np.full(len(RUN.table), 8))
+    same = query(
+        replace(sized, others={"same": sized}), parse(f"R?view=compare&of={of}&by={by}&base=same")
+    )
+    changed = [
+        name
+        for name in same.values
+        if name.endswith("_delta") or name.startswith(("each_", "number_"))
+    ]
+    for name in changed:
+        assert not np.any(same.values[name].known(missing=0.0)) and not same.total.get(name)
+    # No change has no direction.
+    assert same.headline[0].startswith("0 ") and not same.charts
+    what = "time charged" if of == "elapsed_ns" else of
+    assert same.headline[1] == f"no {'GPU' if by == 'gpu' else by} differs in {what}"
+
+
+def with_bytes(run: Run, sizes: Int64) -> Run:
+    return replace(run, table=replace(run.table, bytes=sizes.astype(np.int64)))
+
+
+def test_what_a_run_lacks_is_unknown_and_no_difference() -> None:
+    """Of a run without sizes, nobody knows how many bytes it moved: it isn't all of them less."""
+    sized = with_bytes(RUN, np.full(len(RUN.table), 8))
+    for run, base, who in ((sized, OTHER, "the baseline"), (OTHER, sized, "this run")):
+        beside = replace(run, others={"base": base})
+        with pytest.raises(
+            NothingToShow, match=f"bytes can't be compared, as {who} has none: the trace"
+        ):
+            query(beside, parse("R?view=compare&of=bytes&base=base"))
+        tree = query(beside, parse("R?order=operation&columns=bytes,bytes_delta&base=base"))
+        assert not tree.values["bytes_delta"].present().any() and tree.total["bytes_delta"] is None
+        assert tree.values["bytes"].present().any() == (run is sized)
+
+
+def test_what_only_some_rows_lack_is_nothing_there() -> None:
+    """A run that has sizes moves nothing where it has none, so that the rows add up."""
+    comm = RUN.table.kind == Kind.COMM
+    sized, other = (with_bytes(RUN, np.where(which, 8, -1)) for which in (comm, ~comm))
+    both = replace(sized, others={"other": other})
+    for address in ("R?view=compare&of=bytes", "R?order=operation&columns=bytes_delta"):
+        compared = query(both, parse(f"{address}&base=other"))
+        assert sums(compared, "bytes_delta") == pytest.approx(compared.total["bytes_delta"])
+    gone = query(both, parse("R:phase=data?order=phase,operation&columns=bytes_delta&base=other"))
+    assert gone.total["bytes_delta"] == sums(gone, "bytes_delta") < 0
+
+
+def test_notes_say_which_run_they_are_about() -> None:
+    outside = RUN.table.iteration == 10
+    early = replace(
+        RUN, table=replace(RUN.table, iteration=np.where(outside, NO_LABEL, RUN.table.iteration))
+    )
+    compared = query(replace(RUN, others={"early": early}), parse("R?view=compare&base=early"))
+    (note,) = (note for note in compared.notes if "outside steps" in note)
+    assert "outside steps of the baseline: left out unless cut=1" in note
+    own = query(replace(early, others={"other": RUN}), parse("R?view=compare&base=other"))
+    assert any("outside steps: left out unless cut=1" in note for note in own.notes)
 
 
 def test_it_says_which_time_of_a_kernel_is_compared(wording: Wording) -> None:

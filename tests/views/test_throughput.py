@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
-from chopper_core.analyses.step_parts import PARTS, operation_class, step_parts_of
+from chopper_core.analyses.step_parts import COMPUTE_PARTS, PARTS, operation_class, step_parts_of
+from chopper_core.model import groups
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
 from chopper_core.model.run import Run
@@ -39,8 +40,26 @@ def test_what_is_remembered_of_steps_is_as_many_values_for_any_number_of_gpus() 
     for gpus in (2, 8):
         run = sample_run(gpus=gpus)
         step_parts_of(run, View(run.name))
-        remembered.append(len(run.memo))
+        remembered.append((len(run.memo), len(run.tree()._memo)))
     assert remembered[0] == remembered[1]
+
+
+@pytest.mark.parametrize("scope", ["", ":iteration=11?order=iteration", ":gpu=3"])
+def test_parts_are_the_same_whatever_is_added_up_at_a_time(
+    scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sample_run()
+    expected = step_parts_of(run, parse(f"R{scope}"))
+    compute_ns = sum(
+        int(run.table.compute_ns[own].sum() + run.table.overlap_ns[own].sum())
+        for gpu in expected.gpus
+        for step in expected.iterations
+        for own in [(run.table.gpu == gpu) & (run.table.iteration == step)]
+    )
+    assert expected.parts_ns[..., : len(COMPUTE_PARTS)].sum() == compute_ns > 0
+    monkeypatch.setattr(groups, "_PIECE", 7)
+    found = step_parts_of(sample_run(), parse(f"R{scope}"))
+    assert found.parts_ns.tolist() == expected.parts_ns.tolist()
 
 
 @pytest.mark.parametrize("scope", ["", ":gpu=3"])

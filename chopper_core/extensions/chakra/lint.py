@@ -152,7 +152,7 @@ class LintReport(Struct, frozen=True):
 def lint(paths: Sequence[Path]) -> LintReport:
     """Check the `.et` files at the paths, all of one trace, else those of the feeder's JSON.
 
-    Raises DataError if there are none, or where another version of Chopper wrote a store.
+    Raises DataError if there are none: a store has none.
     """
     at = [path for _, path in files_at(paths, [])]
     found = [path for path in at if has_ending(path.name, et.SUFFIXES)]
@@ -160,6 +160,10 @@ def lint(paths: Sequence[Path]) -> LintReport:
     if not found:
         for store in filter(is_store, paths):
             read_index(store)  # Says so where another version wrote it.
+            raise DataError(
+                f"{store} is a store, without Chakra traces (.et), which check reads; write them "
+                f"with: chopper export {store} --to chakra -o DIR"
+            )
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
     files = [_check_file(path) for path in found]
     violations = [sentence for each in files for sentence in each.sentences()]

@@ -91,7 +91,8 @@ def compared(run: Run, view: View) -> Frame:
             here = children(run, replace(ours.view, columns=(known,)))
             there = of_base(here)
         metric = next(each for each in here.columns if each.name == known)
-        return _compared(name, metric, *pairs.aligned(here.values[known], there.values[known]))
+        sides = pairs.aligned(here.values[known], there.values[known])
+        return _compared(name, metric, *sides, (run, other))
 
     def values(name: str) -> Values:
         return figure(name)[1]
@@ -139,7 +140,7 @@ def compared(run: Run, view: View) -> Frame:
         columns=columns,
         labels=labels,
         values=shown.values(columns),
-        total={each.name: _total(each, ours, base) for each in columns},
+        total={each.name: _total(each, ours, base, (run, other)) for each in columns},
         sort=sort,
         hidden=shown.hidden,
         hidden_ns=hidden_ns,
@@ -196,23 +197,25 @@ def _row_notes(pairs: Pairs, renamed: int, level: str) -> list[str]:
     return notes
 
 
-def _compared(name: str, metric: Metric, ours: Values, base: Values) -> tuple[Metric, Values]:
+def _compared(
+    name: str, metric: Metric, ours: Values, base: Values, runs: Sequence[Run]
+) -> tuple[Metric, Values]:
     if name.endswith(RELATIVE):
         return relative_of(metric), relative(ours, base)
     if name.endswith(DELTA):
-        return delta_of(metric), difference(metric, ours, base)
+        return delta_of(metric), difference(metric, ours, base, runs)
     return metric, ours
 
 
-def _total(column: Metric, ours: Frame, base: Frame) -> Number | None:
-    left, right = (frame.total[underlying(column.name)] for frame in (ours, base))
+def _total(column: Metric, ours: Frame, base: Frame, runs: Sequence[Run]) -> Number | None:
+    known = underlying(column.name)
+    left, right = (frame.total[known] for frame in (ours, base))
     if not is_difference(column.name):
         return left
     if base is ours:
         return None  # The differences from one of the rows add up to nothing.
-    if left is None or right is None:
-        return None
-    return _compared(column.name, column, numbered([left]), numbered([right]))[1].at(0)
+    metric = next(each for each in ours.columns if each.name == known)
+    return _compared(column.name, metric, numbered([left]), numbered([right]), runs)[1].at(0)
 
 
 def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from chopper_core.model.view import View
 
 _BEING_WRITTEN: Final = "is still being written"
 """The end of the reason why a file of a followed run isn't read yet."""
-_OUTSIDE: Final = "outside steps: left out unless cut=1"
+_LEFT_OUT: Final = "left out unless cut=1"
 _TRUNCATED: Final = "truncated by the profiling window"
 WARM_UP: Final = "warm-up"
 """Of a step that begins a window and takes far longer than the others."""
@@ -36,7 +36,10 @@ def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: float) ->
 def cut_note(run: Run, view: View, where: str = "") -> list[str]:
     """A note on the truncated steps of a view's node: whether they take part."""
     cut, left_out = run.truncated(view), run.left_out(view)
-    outside = [f"{_time_outside(run)} {_OUTSIDE}"] if NO_LABEL in run.uncounted(view) else []
+    whose = f" {where}" if where else ""
+    outside = []
+    if NO_LABEL in run.uncounted(view):
+        outside = [f"{_time_outside(run)} outside steps{whose}: {_LEFT_OUT}"]
     if not cut:
         return outside
     why: dict[str, list[int]] = {}
@@ -48,11 +51,11 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
         why.setdefault(reason, []).append(number)
     note = "; ".join(
         f"step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-        f"{f' {where}' if where else ''} {'is' if len(numbers) == 1 else 'are'} {reason}"
+        f"{whose} {'is' if len(numbers) == 1 else 'are'} {reason}"
         for reason, numbers in why.items()
     )
     if left_out:
-        return [f"{note}: left out unless cut=1", *outside]
+        return [f"{note}: {_LEFT_OUT}", *outside]
     is_chosen = view.cut or "iteration" in dict(view.scope)
     return [note if is_chosen else f"{note}, and there is no complete one"]
 
