@@ -130,6 +130,8 @@ class StepQueue:
             self._loaded()
 
     def _remind(self, since: float) -> None:
+        if self._current is None or self._current.done():
+            return  # What it said last stays: a busy loop calls this before `_wait_for` continues.
         loop = asyncio.get_running_loop()
         self.is_long = True
         self._say(f"{LOADING} {loop.time() - since:.0f} s (Esc cancels)", False)

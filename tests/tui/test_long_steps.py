@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -57,6 +57,30 @@ async def test_it_says_so_and_the_cursor_moves_meanwhile(monkeypatch: pytest.Mon
         assert at.status == ""
         await at.press("h")
         assert at.path == () and at.label == "0"
+
+
+async def test_what_a_step_says_last_stays_however_busy_the_loop_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step's end holds the loop until the reminder is due: it is called before who waits for
+    the step continues."""
+    monkeypatch.setattr(StepQueue, "LONG_S", 0.02)
+    said: list[str] = []
+    begun: list[asyncio.Future[None]] = []
+    queue = StepQueue(
+        lambda text, _: said.append(text),
+        lambda: said.append("loaded"),
+        lambda work: begun.append(asyncio.ensure_future(work)),
+    )
+
+    async def step() -> None:
+        await asyncio.sleep(0)
+        sleep(0.1)
+        said.append("opened")
+
+    queue.add(step)
+    await until(lambda: not queue.is_busy)
+    assert said == ["opened"]
 
 
 async def test_escape_cancels_it_with_what_waits_behind_it(

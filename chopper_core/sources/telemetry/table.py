@@ -188,15 +188,17 @@ class TelemetryTable(Struct, frozen=True):
             names = [match[1] if match else "" for match in parts]
             units = {at: match[2] for at, match in enumerate(parts) if match and match[2]}
         columns = positions(names)
+        is_named = not columns.keys().isdisjoint(self.gpu)
+        if (
+            columns.keys().isdisjoint(self.columns)
+            or (self.marks and self.marks.isdisjoint(columns))
+            or not (is_named or self.may_be_nameless)
+        ):
+            return None
         fields = [
             (at, replace(field, unit=units[at].casefold()) if at in units else field)
             for at, field in fields_in(columns, self.columns)
         ]
-        if not fields or (self.marks and self.marks.isdisjoint(columns)):
-            return None
-        is_named = not columns.keys().isdisjoint(self.gpu)
-        if not is_named and not self.may_be_nameless:
-            return None
         times = (each.split() for each in self.time)
         time = next((each for each in times if columns.keys() >= set(each)), ())
         host, *_ = *named_columns(columns, self.host).values(), None

@@ -45,7 +45,10 @@ _IGNORED: Final = frozenset(
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    return Recognised(_FORMAT) if _PROOF.search(log_start(head)) else None
+    text = log_start(head)
+    # Most files have neither, which is found far sooner than that the pattern doesn't match.
+    may_be = "step=" in text or _TIMES in text
+    return Recognised(_FORMAT) if may_be and _PROOF.search(text) else None
 
 
 def read(path: Path, progress: Progress = silent) -> TrainerLog:
