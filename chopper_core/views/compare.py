@@ -102,9 +102,10 @@ def answer(run: Run, view: View) -> ViewResult:
     for name in set(added) & columns.keys():
         numbers, is_known = columns[name][1].numbers, columns[name][1].present().all()
         total[name] = float(numbers.sum()) if is_known and not is_mean else None
-    change = columns[delta_of(figure).name][1].numbers.astype(np.float64)
+    delta = columns[delta_of(figure).name][1]
+    change = delta.known(missing=0.0)
     order = np.argsort(-np.abs(change), kind="stable")
-    top = order[:_MAX_DRAWN].tolist() if change.any() else []
+    top = order[delta.present()[order]][:_MAX_DRAWN].tolist() if change.any() else []
     return ViewResult(
         LabelledRows(both.by, list(both.pairs.labels)),
         by=both.by,
@@ -183,7 +184,8 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
             difference minus the part due to their number.
         """
     ).values()
-    return [(number, Values(by_number)), (size, Values(now - before - by_number))]
+    missing = ~both.difference(figure).present()
+    return [(number, Values(by_number, missing)), (size, Values(now - before - by_number, missing))]
 
 
 def _named(figure: Metric) -> str:
@@ -191,7 +193,8 @@ def _named(figure: Metric) -> str:
 
 
 def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> tuple[str, ...]:
-    ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
+    sides = [values.at(0) for values in both.whole.values(figure)]
+    ours, base = (each or 0 for each in sides)
     percent = f" ({change_text(ours - base, base)})" if base else ""
     text = partial(scaled_text, unit=figure.unit)
     # Of kernels there are two times, which may differ in their signs.
@@ -201,8 +204,14 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
         f"{text(ours - base, sign='+')}{percent}{what}{both.ours.base.words}: "
         f"{text(ours)} vs {text(base)} in {both.baseline_name}"
     )
+    is_known = both.whole.difference(figure).at(0) is not None
+    if not is_known and any(each is not None for each in sides):
+        here, there = ("unknown" if each is None else text(each) for each in sides)
+        whole = f"{_named(figure)}{both.ours.base.words}: {here} vs {there}"
+        whole += f" in {both.baseline_name}"
     if not top:
-        return (whole, f"no {level_title(both.by)} differs in {_named(figure)}")
+        same = f"no {level_title(both.by)} differs in {_named(figure)}"
+        return (whole, same) if is_known else (whole,)
     parts = []
     for side, word in ((change > 0, "more"), (change < 0, "less")):
         if side.any():
@@ -243,7 +252,11 @@ def _which_time(both: Sides, figure: Metric) -> tuple[str, ...]:
 
 def _notes(both: Sides) -> tuple[str, ...]:
     notes = other_total(both.ours.base, both.base.base)
-    if both.base.run is not both.ours.run or both.base.view.path != both.ours.view.path:
+    if both.base.run is both.ours.run:
+        # Of two parts of one run, most notes are the same.
+        said = cut_note(both.ours.run, both.ours.view)
+        notes += [note for note in cut_note(both.base.run, both.base.view) if note not in said]
+    else:
         notes += cut_note(both.base.run, both.base.view, "of the baseline")
     return tuple(notes)
 
