@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, other_total
+from chopper_core.analyses.coverage import Coverage
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.sides import _ALIKE, _STEP, ANCESTOR, Sides, opens_of, sides_of
 from chopper_core.columns import (
@@ -114,7 +115,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total={name: number for name, number in total.items() if number is not None},
         sort=f"-{delta_of(figure).name}",
         headline=_headline(both, figure, change, top),
-        notes=(*_which_time(both, figure), *_notes(both)),
+        notes=(*_which_time(both, figure), *_notes(both), *_other_gpus(both, figure)),
         charts=(_chart(both, figure, change, top),) if top else (),
         base=both.ours.base.applied,
     )
@@ -149,13 +150,16 @@ def _columns(both: Sides, figure: Metric) -> Own:
         found.append((PARTNER, worded(words)))
     if both.by == ANCESTOR:
         found.append((INSTEAD, worded([pairs.instead.get(label) for label in pairs.labels])))
-    sides = (both.ours, both.base)
-    measured = [name for name in _MEANS if all(is_measured(name, side.run.table) for side in sides)]
+    measured = _measured_means(both)
     others = [*measured[1:], *(STATES if figure.name == USUAL else ()), "kernels"]
     found += [_changed(both, name) for name in measured[:1]]
     found += [(of_base, base), *_effects(both, figure, ours, base)]
     found += beside if both.by != "kernel" else []
     return found + [_changed(both, name) for name in others if name != figure.name]
+
+
+def _measured_means(both: Sides) -> list[str]:
+    return [name for name in _MEANS if all(is_measured(name, run.table) for run in both.runs)]
 
 
 def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
@@ -259,6 +263,25 @@ def _notes(both: Sides) -> tuple[str, ...]:
     else:
         notes += cut_note(both.base.run, both.base.view, "of the baseline")
     return tuple(notes)
+
+
+def _other_gpus(both: Sides, figure: Metric) -> Iterator[str]:
+    """Which figures are of other GPUs on the two sides, since telemetry or counters cover some."""
+    sides = (both.ours, both.base)
+    there = [Coverage(side.run, side.view, "", side.node, side.node) for side in sides]
+    found: dict[tuple[str, ...], list[str]] = {}
+    for known in (figure, *map(metric_named, _measured_means(both))):
+        covered = [coverage.covered(known) for coverage in there]
+        if covered[0] != covered[1]:
+            sizes = [
+                (of.gpus if own is None else len(own), of.gpus)
+                for own, of in zip(covered, there, strict=True)
+            ]
+            texts = tuple(f"{some} of {whole}" for some, whole in sizes)
+            found.setdefault(texts, []).append(delta_of(known).title)
+    for (here, baseline), titles in found.items():
+        word = "compares" if len(titles) == 1 else "compare"
+        yield f"{', '.join(titles)} {word} {here} GPUs here with {baseline} in the baseline"
 
 
 def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarChart:

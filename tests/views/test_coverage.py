@@ -92,3 +92,12 @@ def test_no_counter_of_a_gpu_is_no_difference_of_it() -> None:
     assert compared.total["SQ_WAVES_delta"] == 0
     by_gpu = query(run, parse("R?columns=SQ_WAVES_delta&base=all"))
     assert [by_gpu.row(row)["SQ_WAVES_delta"] for row in range(4)] == [0, None, 0, None]
+
+
+def test_a_comparison_of_other_gpus_says_so() -> None:
+    base = counted(0, 1, 2, 3)
+    run = replace(counted(0, 2), others={"all": base, "same": counted(0, 2)})
+    notes = query(run, parse("R?view=compare&of=SQ_WAVES&base=all")).notes
+    assert "Δ SQ_WAVES compares 2 of 4 GPUs here with 4 of 4 in the baseline" in notes
+    for address in ("R?view=compare&of=SQ_WAVES&base=same", "R?view=compare&base=all"):
+        assert not any(" compares " in note for note in query(run, parse(address)).notes)
