@@ -25,7 +25,8 @@ from chopper_core.analyses.coverage import values_on_base
 from chopper_core.analyses.significance import LEVEL, adjusted, one_more, unpaired
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import token_rate
-from chopper_core.columns import METRICS, Metric, Reduces, Scope, metric_named
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, metric_named, raw_counter
+from chopper_core.model.column_names import is_counter
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import WRITTEN, Unit, scaled_text
@@ -146,7 +147,7 @@ def parse_limit(text: str) -> Limit:
             raise UsageError(f"{text!r}: {step!r} is not LEVEL=LABEL; levels: {', '.join(LEVELS)}")
         path += [(level, label)] if step else []
     figure = _ALIASES.get(match["figure"], match["figure"])
-    own = metric_named(figure).unit
+    own = _named(figure).unit
     if figure in _OF_STEPS and path:
         raise UsageError(f"{text!r}: {figure} covers whole steps; drop the path")
     unit = match["unit"].lower()
@@ -162,6 +163,12 @@ def parse_limit(text: str) -> Limit:
     return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
 
 
+def _named(figure: str) -> Metric:
+    """A metric, or a hardware counter that a run may have."""
+    is_raw = figure not in METRICS and is_counter(figure)
+    return raw_counter(figure) if is_raw else metric_named(figure)
+
+
 def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = ()) -> list[Judged]:
     found = [_judged(run, (base, *others), limit) for limit in limits]
     of_iterations, of_runs = np.array([each.chances for each in found]).reshape(-1, 2).T
@@ -175,7 +182,7 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
     """Raises NoSuchNode where none has the part: its name is wrong."""
     taken: list[Float64] = []
     errors: list[NoSuchNode] = []
-    reason, metric = "", metric_named(limit.figure)
+    reason, metric = "", _named(limit.figure)
     for each, where in ((run, "the run"), *((base, "the baseline") for base in bases)):
         numbers = np.empty(0)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from chopper_core.analyses.gate import parse_limit, samples_of_limit
@@ -13,6 +14,7 @@ from chopper_core.model.charts import Icicle
 from chopper_core.model.inputs import CounterSource
 from chopper_core.model.run import Run
 from chopper_core.render import render_frame
+from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from tests.support import sample_run
 from tests.wording import Wording
@@ -77,8 +79,11 @@ def test_every_view_has_the_same_sum_over_some_gpus() -> None:
     assert isinstance(chart, Icicle)
     drawn = dict(zip(chart.rows[0].labels, chart.rows[0].numbers.tolist(), strict=True))
     assert drawn == {label: number for label, number in by_phase.items() if number is not None}
-    numbers = samples_of_limit(run, parse_limit("waves>+1%"))[1]
-    assert numbers.mean() == each
+    for name in ("SQ_WAVES", "waves"):
+        numbers = samples_of_limit(run, parse_limit(f"{name}>+1%"))[1]
+        assert numbers.mean() == each
+    with pytest.raises(UsageError, match="the run has no counter SQ_WAVES"):
+        samples_of_limit(sample_run(gpus=4), parse_limit("SQ_WAVES>+1%"))
 
 
 def test_no_counter_of_a_gpu_is_no_difference_of_it() -> None:
