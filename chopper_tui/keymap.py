@@ -94,6 +94,11 @@ class Action(Struct, frozen=True):
             return tuple(((key,), given) for key, given in zip(self.keys, self.gives, strict=True))
         return ((self.keys, ""),) if self.keys else ()
 
+    def perform(self, screen: Any, argument: str, presses: int = 1) -> Awaitable[None] | None:
+        """Do it; as often as its key was pressed, if it adds up."""
+        given = (presses,) if self.adds_up else ()
+        return self.handler(screen, argument, *given)
+
     def with_keys(self, keys: Sequence[str] | None, owners: Mapping[str, str]) -> Action:
         """The action with a person's keys; None: its own, less those given to other actions."""
         if keys is not None:

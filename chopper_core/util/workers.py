@@ -330,7 +330,7 @@ def _submitted(
 ) -> Iterator[_Begun]:
     """Start worker processes, one of which `does` each item, given its number too, with a shelf of
     texts of so many bytes if there are to be any, and what they have `inherited`. On leaving, their
-    end is awaited, after which this process may be copied; or it is left to themselves.
+    end is awaited where this process may be copied again after it, or left to themselves.
 
     An `executor` is given whom to report to, and doesn't say how much it has read. There are none
     where no process can be started, or no memory shared. On leaving, items that no worker has begun
@@ -342,9 +342,11 @@ def _submitted(
 
     # Each worker watches its parent and may have a thread of Arrow's, and the pool has two.
     has_room = memory.is_limited() or children.may_start_threads(3 * workers + 2)
+    may_fork = children.may_fork()
+    is_awaited &= may_fork
     # Within a limit a reader takes what libraries need first, while there is memory.
-    may_fork = children.may_fork() and (inherited is not None or not limit)
-    context = get_context("fork" if may_fork else "spawn")
+    is_copy = may_fork and (inherited is not None or not limit)
+    context = get_context("fork" if is_copy else "spawn")
     futures: list[Future[Any]] = []
     bytes_read: Any = np.zeros(len(items), np.int64)
     shelf: Shelf | None = None

@@ -62,7 +62,7 @@ def open_command(screen: Explorer, text: str = "") -> None:
             no_clock = f"{text!r} is no clock: clock=2100 is one"
             answer(screen, text, no_clock if text.startswith(_CLOCK) else "")
             return None
-        perform = partial(found.handler, screen, argument)
+        perform = partial(found.perform, screen, argument)
         is_verb = text.partition(" ")[0] == found.verb
         if is_told or not argument or accepts(screen, found, argument, is_cut=not is_verb):
             return perform()

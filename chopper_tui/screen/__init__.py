@@ -180,12 +180,10 @@ class Explorer(ScreenParts):
             if self.app.screen is not self:
                 return None  # A dialog was opened during that time.
             self.say("")
-            if action.adds_up:
-                return action.handler(self, argument, presses)
-            return action.handler(self, argument)
+            return action.perform(self, argument, presses)
 
         if self.steps.is_long and action.while_busy:
-            action.handler(self, argument)
+            action.perform(self, argument)
         else:
             self.steps.add(step)
 

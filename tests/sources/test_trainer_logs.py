@@ -257,6 +257,13 @@ def test_thousands_and_decimal_commas() -> None:
     assert leading_number("5901.2/5905.3")[0] == 5901.2 and np.isnan(leading_number("n/a")[0])
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("time_ms", ["1e308", "-1e308"])
+def test_a_time_too_long_for_its_unit_is_none(tmp_path: Path, time_ms: str) -> None:
+    log = log_of(tmp_path, lines(MEGATRON, 3).replace("1234.1", time_ms))
+    assert np.array_equal(log.figures["step_ns"], [np.nan, 1234.2e6, 1234.3e6], equal_nan=True)
+
+
 def test_the_state_of_hugging_face_s_trainer(tmp_path: Path) -> None:
     history = [
         {"epoch": 0.1, "grad_norm": 1.5, "learning_rate": 5e-5, "loss": 2.5, "step": 10},

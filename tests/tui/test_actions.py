@@ -36,6 +36,15 @@ def test_an_action_is_complete(action: Action) -> None:
     assert not action.gives or len(action.gives) == len(action.keys)
 
 
+async def test_what_keys_add_up_is_done_once_by_a_command() -> None:
+    async with explorer(view=View("sample.json", ("2", "11"))) as at:
+        for number, action in enumerate(each for each in ACTIONS if each.adds_up):
+            await at.press("2" if number % 2 else "1")
+            await at.command(action.verb)
+            await at.command(f":{action.verb}")
+            assert not at.explore.prompt.display
+
+
 def test_the_help_of_outliers_has_the_rule() -> None:
     [next_outlier] = [action for action in ACTIONS if action.id == "next_outlier"]
     assert RULE.partition(" over ")[2] in next_outlier.help

@@ -304,7 +304,7 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
 ) -> None:
     began, go_on = Event(), Event()
     given_up: list[bool] = []
-    plain = track_chart.signal_chart
+    plain = track_chart.kept_signal_chart
 
     def slow(run: Run, view: View, bins: int, check: Callable[[], None]) -> SignalChart:
         if view.path == ("1",) and not given_up:
@@ -316,7 +316,7 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
             given_up.append(True)
         return plain(run, view, bins, check)
 
-    monkeypatch.setattr(track_chart, "signal_chart", slow)
+    monkeypatch.setattr(track_chart, "kept_signal_chart", slow)
     # A run of its own: of another test's the chart may be known.
     async with explorer(run=measured_run.__wrapped__()) as at:
         at.send("j", "enter")

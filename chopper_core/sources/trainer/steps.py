@@ -189,10 +189,17 @@ def field_values(texts: Sequence[str], field: StepField) -> Float64:
     """The values of a field, in the unit of its figure; NaN for invalid numbers."""
     for plain in () if field.is_bytes else (texts, (each.strip(",%") for each in texts)):
         try:
-            return np.array([*map(float, plain)], np.float64) * field.factor
+            return _scaled(np.array([*map(float, plain)], np.float64), field.factor)
         except ValueError:
             pass
     return np.array([_value(each, field) for each in texts], np.float64)
+
+
+def _scaled(numbers: Float64, factor: float) -> Float64:
+    """The numbers in another unit; NaN for those that are too large for it."""
+    with np.errstate(over="ignore"):
+        values = numbers * factor
+    return np.where(np.isinf(values) & np.isfinite(numbers), nan, values)
 
 
 class StepRows:
