@@ -670,8 +670,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._crashed_at = place.view if place is not None else self._start
         if self._exit:
             self._fatal_error()
-        elif place is not None and is_out_of_memory(cause):
-            place.say(str(memory_error("this view")), error=True)
+        elif place is not None and cause is not None and is_out_of_memory(cause):
+            place.say(str(memory_error("this view", cause)), error=True)
         elif isinstance(cause, ChopperError) and place is not None:
             debug.note_error(cause)
             place.say(str(cause), error=True)

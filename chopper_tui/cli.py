@@ -156,7 +156,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, ChopperError):
         tell(str(error))
         return error.exit_code
-    no_memory = str(memory.memory_error("this"))
+    no_memory = str(memory.memory_error("this", error))
     tell(no_memory if memory.is_out_of_memory(error) else _of_system(error) or _crashed(error))
     return ChopperError.exit_code
 
@@ -202,8 +202,8 @@ def _of_system(error: Exception) -> str | None:
 def _crashed(error: Exception) -> str:
     try:
         from chopper_tui.config import crash_summary, write_crash
-    except MemoryError:
-        return str(memory.memory_error("this"))
+    except MemoryError as shortage:
+        return str(memory.memory_error("this", shortage))
     except Exception:
         # A module that can't be imported: what fails next hides why.
         raise error from None

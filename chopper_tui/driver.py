@@ -67,7 +67,10 @@ class TerminalDriver(LinuxDriver):
         self._queue(terminal.understood(data) if self._is_old else data)
 
     def close(self) -> None:
-        if (writer := self._writer_thread) is not None:
+        writer = self._writer_thread
+        if writer is not None and writer.ident is None:
+            self._writer_thread = None  # It couldn't be started: that is what the app ends by.
+        elif writer is not None:
             self._queue(None)
             while writer.is_alive():
                 writer.join(_SIGNALS_S)

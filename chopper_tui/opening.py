@@ -75,7 +75,7 @@ class Opening:
             whole.set_result(run)
         except BaseException as error:
             lacks_memory = is_out_of_memory(error)
-            reason = memory_error(f"opening {self._start.run}") if lacks_memory else error
+            reason = memory_error(f"opening {self._start.run}", error) if lacks_memory else error
             if not opened.done():
                 opened.set_exception(reason)
             whole.set_exception(reason)

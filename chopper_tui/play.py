@@ -15,6 +15,7 @@ from textual.worker import WorkerCancelled
 from chopper_core.util import debug
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.memory import is_out_of_memory, memory_error
 from chopper_tui.config import crash_summary
 from chopper_tui.keymap import is_key
 from chopper_tui.terminal import give_terminal_back, handlers, remark
@@ -39,6 +40,10 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
         crash = app.crash
     except Exception as error:
         crash = error
+    if crash is not None and is_out_of_memory(crash):
+        remark(f"chopper: {memory_error('the explorer', crash)}")
+        debug.note_error(crash)
+        return _CRASHED
     if crash is not None:
         path = app.write_crash(crash)
         where = f"{path} has the traceback and the keys" if path else "no file could be written"

@@ -185,10 +185,19 @@ class _Scored(NamedTuple):
     is_titled: bool
 
 
-def _hit(entry: Offer, words: Sequence[_Wanted], filling: Sequence[str]) -> _Scored:
+def _hit(
+    entry: Offer, words: Sequence[_Wanted], filling: Sequence[str], most: int
+) -> _Scored | None:
+    """How well an entry answers; None where it lacks more words than `most`: nearly all do."""
     title, why = spaced(entry.title), spaced(entry.why)
-    scores = [word.score(title, why) for word in words]
-    missing = tuple(each.word for each, score in zip(words, scores, strict=True) if not score)
+    scores, lacking = list[float](), list[str]()
+    for word in words:
+        scores.append(word.score(title, why))
+        if not scores[-1]:
+            lacking.append(word.word)
+            if len(lacking) > most:
+                return None
+    missing = tuple(lacking)
     named = sum(score >= _OTHER for score in scores)
     # Of two titles that have the words the shorter one says nothing else.
     score = _FILLED * sum(f" {word} " in title for word in filling)
@@ -217,8 +226,8 @@ def found_among(
     filling = [word for word in every if word not in words]
     most = len(words) if is_near else 0 if is_whole else len(words) // 2
     wanted = [_Wanted.of(word) for word in words]
-    hits = [_hit(entry, wanted, filling) for entry in entries]
-    hits = [hit for hit in hits if hit.score > 0 and len(hit.missing) <= most]
+    found = (_hit(entry, wanted, filling, most) for entry in entries)
+    hits = [hit for hit in found if hit is not None and hit.score > 0]
     hits.sort(key=lambda hit: (not hit.is_titled, -hit.score))
     able = [hit for hit in hits if not hit.entry.lacks]
     titled = [hit for hit in able if hit.is_titled]

@@ -122,8 +122,8 @@ class StepQueue:
         error = self._current.exception()
         if isinstance(error, ChopperError):
             self._say(str(error), True)
-        elif is_out_of_memory(error):
-            self._say(str(memory_error("this view")), True)
+        elif error is not None and is_out_of_memory(error):
+            self._say(str(memory_error("this view", error)), True)
         elif error is not None:
             raise error
         elif was_long:

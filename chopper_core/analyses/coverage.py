@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.base import Base, divided
 from chopper_core.columns import Metric, Scope, Values
 from chopper_core.columns.metric import Theme
 from chopper_core.model.groups import Groups
@@ -19,6 +20,18 @@ from chopper_core.model.view import View
 _MAX_SEARCHED: Final = 1 << 22
 """Activities whose GPUs are looked up row by row; rows of more are taken to span the scope."""
 _MAX_NAMED: Final = 4
+
+
+def values_on_base(
+    metric: Metric, base: Base, view: View, scope: Scope, named: Mapping[str, Sequence[str]]
+) -> Values:
+    """A metric of nodes on the base of a view; one that adds up is per step and GPU of those that
+    have it. `named` are the labels of the nodes by level."""
+    values = metric.compute(scope)
+    if not metric.adds_up:
+        return values
+    gpus = Coverage(base.run, view, "", scope.nodes, scope.parent).covered(metric)
+    return divided(values, base.of_rows(named, gpus, metric.reduces))
 
 
 class Coverage(Struct, frozen=True, dict=True):

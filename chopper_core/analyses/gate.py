@@ -20,17 +20,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses import step_columns as step_columns
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.coverage import values_on_base
 from chopper_core.analyses.significance import LEVEL, adjusted, one_more, unpaired
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import token_rate
-from chopper_core.columns import METRICS, Metric, Reduces, Scope, metric_named
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, metric_named, raw_counter
+from chopper_core.model.column_names import is_counter
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import WRITTEN, Unit, scaled_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import distinct, median_of
 
 PASS: Final = "pass"
 FAIL: Final = "fail"
@@ -144,7 +147,7 @@ def parse_limit(text: str) -> Limit:
             raise UsageError(f"{text!r}: {step!r} is not LEVEL=LABEL; levels: {', '.join(LEVELS)}")
         path += [(level, label)] if step else []
     figure = _ALIASES.get(match["figure"], match["figure"])
-    own = metric_named(figure).unit
+    own = _named(figure).unit
     if figure in _OF_STEPS and path:
         raise UsageError(f"{text!r}: {figure} covers whole steps; drop the path")
     unit = match["unit"].lower()
@@ -154,8 +157,16 @@ def parse_limit(text: str) -> Limit:
     if figure in METRICS and own != (its_own or own):
         raise UsageError(f"{text!r}: {figure} is in {own or 'no unit'}, not in {match['unit']}")
     number = float(match["number"]) * scale
+    if number and not unit and own is Unit.NS and not match["figure"].endswith("_ns"):
+        raise UsageError(f"{text!r} needs a unit, such as {text.strip()}ms or {text.strip()}%")
     is_relative = unit == "%" and not (figure in METRICS and own is Unit.PERCENT)
     return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
+
+
+def _named(figure: str) -> Metric:
+    """A metric, or a hardware counter that a run may have."""
+    is_raw = figure not in METRICS and is_counter(figure)
+    return raw_counter(figure) if is_raw else metric_named(figure)
 
 
 def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = ()) -> list[Judged]:
@@ -171,7 +182,7 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
     """Raises NoSuchNode where none has the part: its name is wrong."""
     taken: list[Float64] = []
     errors: list[NoSuchNode] = []
-    reason, metric = "", metric_named(limit.figure)
+    reason, metric = "", _named(limit.figure)
     for each, where in ((run, "the run"), *((base, "the baseline") for base in bases)):
         numbers = np.empty(0)
         try:
@@ -208,7 +219,10 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
 
 
 def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
-    """A limit's figure of each complete step; sums are per GPU. Raises NoSuchNode."""
+    """A limit's figure of each complete step, as every view has it: sums are per GPU of the scope.
+
+    Raises NoSuchNode.
+    """
     if limit.figure in _OF_STEPS:
         steps = step_parts_of(run, View(run.name))
         numbers = steps.each_ns
@@ -225,13 +239,17 @@ def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     node = tree.node(view.path)
     if "iteration" in levels:
         raise UsageError(f"{limit.text!r} names a step, whose noise can't be known")
-    groups = tree.split(view.path, ("iteration",))
-    numbers = metric.compute(Scope.of(run, groups, node)).known()
-    codes = groups.codes("iteration").astype(np.int64)
-    if metric.reduces == Reduces.SUM:
-        cells = tree.split(view.path, ("gpu", "iteration")).codes("iteration").astype(np.int64)
-        numbers = numbers / np.maximum((cells == codes[:, None]).sum(axis=1), 1)
-    return metric, _finite(numbers[codes != NO_LABEL])
+    base, groups = base_of(run, view), tree.split(view.path, ("iteration",))
+    found = dict(zip(groups.codes("iteration").tolist(), range(len(groups)), strict=True))
+    counted = distinct(base.cells.codes("iteration")[base.counted])
+    complete = counted[counted != NO_LABEL].tolist()
+    scope, labels = Scope.of(run, groups, node), {"iteration": groups.labels("iteration")}
+    values = values_on_base(metric, base, view, scope, labels).known()
+    # A sum of a step in which the part doesn't run is 0.
+    without = 0.0 if metric.reduces == Reduces.SUM else np.nan
+    return metric, _finite(
+        np.array([values[found[step]] if step in found else without for step in complete])
+    )
 
 
 def _finite(numbers: Float64) -> Float64:

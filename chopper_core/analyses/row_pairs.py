@@ -20,7 +20,9 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.same_work import MIN_SHARED, Side, same_work, sampled_rows
-from chopper_core.columns import Values
+from chopper_core.columns import Metric, Values
+from chopper_core.columns.derived import difference
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import combined, counts_of, distinct, nth_of, run_mask, run_starts
@@ -57,6 +59,10 @@ class Pairs(Struct, frozen=True):
             else:
                 found.append(Values(np.full(len(places), np.nan)))
         return found[0], found[1]
+
+    def difference(self, metric: Metric, ours: Values, base: Values, runs: Sequence[Run]) -> Values:
+        """Ours less the baseline, of values that are aligned."""
+        return difference(metric, ours, base, runs, (self.ours >= 0, self.base >= 0))
 
 
 def matched(ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str]) -> Pairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -9,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.ancestors import by_ancestor
-from chopper_core.analyses.base import Base, base_of, baseline_of, divided
+from chopper_core.analyses.base import Base, base_of, baseline_of
+from chopper_core.analyses.coverage import values_on_base
 from chopper_core.analyses.row_pairs import Pairs, matched, renamed_labels
 from chopper_core.analyses.same_work import Side
 from chopper_core.columns import (
@@ -17,12 +19,10 @@ from chopper_core.columns import (
     Scope,
     Values,
 )
-from chopper_core.columns.derived import difference
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, PLACES
 from chopper_core.model.view import Baseline, View, child_of
-from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import NoSuchNode
 
 
@@ -61,8 +61,13 @@ class ComparedNode(Side, frozen=True):
     parts: tuple[tuple[str, ...], ...]
     """The labels of each row at these levels."""
     base: Base
-    divisors: Int64
-    """What figures of the rows that add up are divided by."""
+    named: Mapping[str, Sequence[str]]
+    """The labels of the rows by level, which figures that add up are divided by."""
+
+    def values(self, known: Metric) -> Values:
+        """A figure of the rows."""
+        scope = Scope.of(self.run, self.groups, self.node)
+        return values_on_base(known, self.base, self.view, scope, self.named)
 
     def opens(self, row: int) -> View:
         view = self.view if self.levels else replace(self.view, by="operation")
@@ -84,25 +89,19 @@ class Sides(Struct, frozen=True):
     def whole(self) -> Sides:
         """The two nodes themselves, as one row."""
         ours, base = (
-            replace(each, groups=each.node, divisors=each.base.of_rows({"": [""]}))
-            for each in (self.ours, self.base)
+            replace(each, groups=each.node, named={"": [""]}) for each in (self.ours, self.base)
         )
         return replace(self, ours=ours, base=base, pairs=matched([""], [""], {}))
 
     def values(self, known: Metric) -> tuple[Values, Values]:
-        sides = (self.ours, self.base)
-        found = [known.compute(Scope.of(side.run, side.groups, side.node)) for side in sides]
-        if known.adds_up:
-            pairs = zip(found, sides, strict=True)
-            found = [divided(values, side.divisors) for values, side in pairs]
-        return self.pairs.aligned(*found)
+        return self.pairs.aligned(self.ours.values(known), self.base.values(known))
 
     @property
     def runs(self) -> tuple[Run, Run]:
         return self.ours.run, self.base.run
 
     def difference(self, known: Metric) -> Values:
-        return difference(known, *self.values(known), self.runs)
+        return self.pairs.difference(known, *self.values(known), self.runs)
 
     @property
     def baseline_name(self) -> str:
@@ -144,8 +143,8 @@ def _by_ancestor(*sides: tuple[Run, View]) -> Sides:
     found = []
     for (run, view), node, (labels, groups) in zip(sides, nodes, split, strict=True):
         base, parts = base_of(run, view), ((),) * len(labels)
-        divisors = base.of_rows({ANCESTOR: labels})
-        found.append(ComparedNode(run, view, labels, node, groups, (), parts, base, divisors))
+        named = {ANCESTOR: labels}
+        found.append(ComparedNode(run, view, labels, node, groups, (), parts, base, named))
     ours, base_side = found
     pairs = replace(matched(ours.labels, base_side.labels, {}), instead=instead)
     return Sides(ANCESTOR, ours, base_side, pairs)
@@ -158,8 +157,8 @@ def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> Co
     parts = tuple(zip(*texts, strict=True))
     labels = [_place_label(levels, part) if by == PLACE else part[0] for part in parts]
     node = tree.node(view.path)
-    divisors = base.of_rows(dict(zip(levels, texts, strict=True)))
-    return ComparedNode(run, view, labels, node, groups, levels, parts, base, divisors)
+    named = dict(zip(levels, texts, strict=True))
+    return ComparedNode(run, view, labels, node, groups, levels, parts, base, named)
 
 
 def _place_label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:

@@ -122,6 +122,6 @@ def _answer(
         return clean(str(error), is_sentence=True), True
     except Exception as error:
         if is_out_of_memory(error):
-            return str(memory_error("this")), True
+            return str(memory_error("this", error)), True
         debug.note_error(error)
         return f"internal error ({clean(f'{type(error).__name__}: {error}')})", True

@@ -19,6 +19,7 @@ from chopper_core.answers.opening import ReadOptions
 from chopper_core.answers.runner import Runner, compared_address, shown, what_if_view
 from chopper_core.answers.sql import sql
 from chopper_core.answers.words import define
+from chopper_core.columns import Metric
 from chopper_core.model import address
 from chopper_core.model.hardware import is_file
 from chopper_core.model.overrides import Overrides
@@ -160,6 +161,7 @@ class Toolbox:
         self._roots = [_real(path) for name in runs or (os.curdir,) for path in paths_of(name)]
         self._runner = Runner(how, progress, check=self._check)
         self._run = runs[0] if runs else ""
+        self._shown: dict[str, Metric] = {}
         self._calls: dict[str, Callable[..., str]] = {
             "open": self._open,
             "show": self._show,
@@ -220,6 +222,7 @@ class Toolbox:
 
     def _frame(self, view: View, limit: int) -> str:
         frame = self._runner.frame(view)
+        self._shown |= {each.name: each for each in frame.columns}
         if not len(frame) and not frame.hidden and frame.notes:
             return json_text({"address": frame.address, "unknown": "; ".join(frame.notes)})
         return _bounded(
@@ -249,7 +252,7 @@ class Toolbox:
 
     def _define(self, word: str) -> str:
         run = self._runner.run_of(self._view("")) if self._run else None
-        return json_text(define(word, run))
+        return json_text(define(word, run, self._shown))
 
     def _sql(self, query: str, run: str = "", limit: int = DEFAULT_LIMIT) -> str:
         view = self._view(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -14,16 +14,22 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec, view_specs
 
 _NEAREST: Final = 5
+_NONE: Final[Mapping[str, Metric]] = {}
 
 
-def define(word: str, run: Run | None = None) -> dict[str, Any]:
-    """What a word is; `{"unknown": …}` with the nearest ones for one that nothing is called."""
+def define(
+    word: str, run: Run | None = None, shown: Mapping[str, Metric] = _NONE
+) -> dict[str, Any]:
+    """What a word is; `{"unknown": …}` with the nearest ones for one that nothing is called.
+
+    `shown` are the columns of answers, of which some are made for the answer: `elapsed_ns_delta`.
+    """
     wanted = word.strip()
     view_specs()  # Their modules register the columns of views.
-    words = (*METRICS, *OTHER_COLUMNS, *TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
+    words = (*METRICS, *OTHER_COLUMNS, *shown, *TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
     known = {each.lower(): each for each in words}
     name = known.get(wanted.lower(), wanted)
-    found = [*_meanings(name, run)]
+    found = [*_meanings(name, run, shown)]
     if found:
         return {"word": name, "meanings": found}
     near = get_close_matches(wanted.lower(), known, _NEAREST, 0.5)
@@ -31,12 +37,14 @@ def define(word: str, run: Run | None = None) -> dict[str, Any]:
     return {"unknown": f"no metric, column, term, view or table is called {wanted}{hint}"}
 
 
-def _meanings(name: str, run: Run | None) -> Iterator[dict[str, str]]:
+def _meanings(name: str, run: Run | None, shown: Mapping[str, Metric]) -> Iterator[dict[str, str]]:
     if name in METRICS:
         yield _of_metric("metric", METRICS[name])
     elif name in OTHER_COLUMNS:
         other = OTHER_COLUMNS[name]
         yield _of_metric(f"column of {other.rows}" if other.rows else "column of a view", other)
+    elif name in shown:
+        yield _of_metric("column of a view", shown[name])
     elif run is not None and (counter := _counter(name, run)):
         yield _of_metric("hardware counter", counter)
     if name in TERMS:

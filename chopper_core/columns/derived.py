@@ -11,13 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.columns import Metric, Reduces, Scope, Values, computed_column, numbered
+from chopper_core.columns.metric import Theme
 from chopper_core.columns.time import INSTANCE_LEVELS, INSTANCES, KERNEL_SHARE, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import AnyArray, Float64, Index, Numbers
+from chopper_core.util.arrays import AnyArray, Float64, Index, Mask, Numbers
 from chopper_core.util.grouping import (
     counts_of,
     means_of,
@@ -34,6 +35,8 @@ _OVER: Final = ("gpu", "iteration")
 _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
 """Levels whose rows occur in several layers."""
 _QUANTILES: Final = {"median": 0.5, "p95": 0.95}
+_MEASURED: Final = (Theme.TELEMETRY, Theme.COUNTERS)
+"""Figures that may be unknown of what is there."""
 DELTA: Final = "_delta"
 RELATIVE: Final = "_delta_pct"
 
@@ -135,19 +138,27 @@ def _has(run: Run, metric: Metric) -> bool:
     return run.memo(("has", metric.name), has_any)
 
 
-def difference(metric: Metric, ours: Values, base: Values, runs: Sequence[Run]) -> Values:
-    """Ours less the baseline, of the two runs.
+def difference(
+    metric: Metric, ours: Values, base: Values, runs: Sequence[Run], exist: Sequence[Mask]
+) -> Values:
+    """Ours less the baseline, of the two runs; `exist` are the rows that each side has.
 
-    A sum that the rows of one side lack is 0 there, so that the differences of the rows add up to
-    that of the total; where the whole run lacks it, it isn't known, and nor is a difference.
+    A sum is 0 in a row that one side lacks, so that the differences of the rows add up to that of
+    the total. What isn't measured isn't 0: what a run lacks altogether, and what telemetry or
+    counters don't have of a row that is there, has no difference.
     """
-    if run_without(metric, (ours, base), runs) is not None:
-        return Values(np.full(len(ours), np.nan), np.ones(len(ours), np.bool_))
+    sides = (ours, base)
+    if run_without(metric, sides, runs) is not None:
+        return Values(np.zeros(len(ours)), np.ones(len(ours), np.bool_))
     if metric.reduces == Reduces.SUM:
-        numbers = [np.where(side.present(), side.numbers, 0) for side in (ours, base)]
+        numbers = [np.where(side.present(), side.numbers, 0) for side in sides]
         missing = ~(ours.present() | base.present())
+        if metric.theme in _MEASURED:
+            for side, there in zip(sides, exist, strict=True):
+                missing |= there & ~side.present()
+        numbers = [np.where(missing, 0, side) for side in numbers]
     else:
-        numbers = [side.numbers for side in (ours, base)]
+        numbers = [side.numbers for side in sides]
         missing = ~(ours.present() & base.present())
     if ours.words is not None:
         missing = np.ones(len(ours), np.bool_)

@@ -78,7 +78,12 @@ def elapsed(scope: Scope) -> Values:
     return Values(scope.nodes.elapsed_ns)
 
 
-@_ratio(SHARE, Unit.PERCENT, "% of parent", missing="the parent has no time")
+@_ratio(
+    SHARE,
+    Unit.PERCENT,
+    "% of parent",
+    missing="the parent has no time, or the row is left out of it",
+)
 def share(scope: Scope) -> Values:
     """elapsed_ns of the row, in % of its parent's."""
     return quotient(scope.nodes.elapsed_ns, scope.parent.elapsed_ns[:1], 100.0)

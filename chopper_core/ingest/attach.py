@@ -64,7 +64,9 @@ def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) 
                 raise
             doing = f"joining the {name} with kernels"
             short = is_out_of_memory(error)
-            why = memory_error(doing) if short else f"{doing} failed: {internal_error(error)}"
+            why = (
+                memory_error(doing, error) if short else f"{doing} failed: {internal_error(error)}"
+            )
             run = replace(run, failed=(*run.failed, (str(opening.paths[0]), f"{why}.")))
     return run
 

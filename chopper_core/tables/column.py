@@ -27,6 +27,7 @@ from chopper_core.tables.text import split_lines
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
 from chopper_core.util.children import readied_threads
 from chopper_core.util.grouping import distinct_codes
+from chopper_core.util.memory import lacks_threads
 
 _MAX_DIGITS: Final = 64
 _INT64_LIMIT: Final = 2**63
@@ -315,6 +316,8 @@ class TableRows:
             table = csv_table(data, width)
         except pa.ArrowInvalid:
             return None
+        if table is None:
+            return None
         # A quote without its end makes one row of several lines; empty lines make none.
         lines = np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         lines += text[-1:] not in ("", "\n")
@@ -377,12 +380,15 @@ _THREAD_BYTES: Final = 10 << 20
 """The stack of the thread that Arrow starts with the first piece, and what is allocated there."""
 
 
-def csv_table(text: bytes, width: int) -> pa.Table:
-    """The cells of CSV as text; raises MemoryError where Arrow would end the process."""
+def csv_table(text: bytes, width: int) -> pa.Table | None:
+    """The cells of CSV as text; None without a thread for Arrow, raises MemoryError without memory:
+    it would end the process."""
     from pyarrow import csv as pa_csv
 
     # Raises; costs nothing else: the system gives pages when they are written.
     np.empty(_THREAD_BYTES + _PARSED_PER_BYTE * len(text), np.uint8)
+    if lacks_threads():
+        return None
     names = [str(index) for index in range(width)]
     with readied_threads():
         return pa_csv.read_csv(

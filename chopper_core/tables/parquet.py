@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Final
 from chopper_core.tables.bytes import MAX_RATIO, is_bomb
 from chopper_core.util.children import readied_threads
 from chopper_core.util.errors import DataError
+from chopper_core.util.memory import lacks_threads
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -36,6 +37,8 @@ def opened_parquet(path: Path) -> Iterator[ParquetFile]:
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import ParquetFile
 
+    if lacks_threads():  # Arrow, which starts one, would end the process.
+        raise DataError(f"{path} can't be read: no thread can be started (ulimit -u).")
     try:
         # Arrow opens no names that aren't UTF-8.
         with path.open("rb") as opened, readied_threads():

@@ -93,6 +93,38 @@ def may_fork() -> bool:
     return False
 
 
+def may_start_threads(count: int) -> bool:
+    """Whether the system lets this process start so many threads, or processes, now: what a user or
+    a container runs at once is limited, too (`ulimit -u`)."""
+    gate, started = Lock(), list[Thread]()
+    try:
+        with gate:
+            for _ in range(count):
+                thread = Thread(target=_pass, args=(gate,), daemon=True)
+                thread.start()
+                started.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        for thread in started:
+            thread.join()
+            _wait_until_gone(thread.native_id)
+    return True
+
+
+def _wait_until_gone(task: int | None) -> None:
+    """Wait for the system's part of a thread that has ended, which counts for a moment more."""
+    for _ in range(_MOST_POLLS):
+        if not os.path.exists(f"{_OWN_THREADS}/{task}"):
+            return
+        time.sleep(_ENDING_S)
+
+
+def _pass(gate: Lock) -> None:
+    with gate:
+        pass
+
+
 def forget_handlers() -> None:
     """End by the signals that the process handles of which this one is a copy."""
     for number in signal.valid_signals():
@@ -132,7 +164,10 @@ def end_with(parent: int, is_over: Callable[[], bool] = lambda: False) -> None:
             time.sleep(_POLL_S)
         os._exit(1)
 
-    Thread(target=watch, name="parent", daemon=True).start()
+    try:
+        Thread(target=watch, name="parent", daemon=True).start()
+    except RuntimeError:
+        os._exit(1)  # Nobody would end it: whoever started it does its work.
 
 
 def ending_with_parent() -> Callable[[], None]:

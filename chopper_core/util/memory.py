@@ -44,9 +44,12 @@ _DATA: Final = 5
 _THREAD_BYTES: Final = 32 << 20
 """Of a thread: its stack, and something to begin with."""
 _MOST_DESCRIBED: Final = 200
+_OF_ARROW: Final = 2
+"""Threads that Arrow starts for itself, with the first files that it reads."""
+_NO_THREAD: Final = "launch worker thread|^RuntimeError: .*can't start new thread"
+_LACKS_THREAD: Final = late(_NO_THREAD)
 _LACKS_MEMORY: Final = late(
-    "launch worker thread|error return without exception set|^ImportError: .*failed to map"
-    "|^RuntimeError: .*can't start new thread"
+    f"error return without exception set|^ImportError: .*failed to map|{_NO_THREAD}"
 )
 """Errors of Arrow's threads, and of imports that fail half way, which are no MemoryError."""
 _NO_LIMIT: Final = 1 << 60
@@ -105,10 +108,7 @@ def start_libraries() -> None:
     Later OpenBLAS, and the C library for a thread of Arrow, would end the process without it.
     Raises MemoryError.
     """
-    import resource
-
-    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    if all(soft in (resource.RLIM_INFINITY, -1) for soft in limits):
+    if not is_limited():
         return
     import numpy as np
     import pyarrow as pa
@@ -245,14 +245,35 @@ def _own_bytes(place: int) -> int:
 
 
 def may_start_thread() -> bool:
-    """Whether the limits leave a thread what it needs. Python waits for ever for one that ends for
-    want of memory as it begins."""
+    """Whether the limits allow a thread, and leave it what it needs. Python waits for ever for one
+    that ends for want of memory as it begins."""
+    return _has_room_for_thread() and children.may_start_threads(1)
+
+
+def lacks_threads() -> bool:
+    """Whether the threads that Arrow starts can't be for another reason than memory: it would end
+    the process, or fail."""
+    with suppress(ImportError, MemoryError):
+        return _has_room_for_thread() and not children.may_start_threads(_OF_ARROW)
+    return False
+
+
+def _has_room_for_thread() -> bool:
+    return all(_own_bytes(place) + _THREAD_BYTES <= soft for soft, place in _limits())
+
+
+def is_limited() -> bool:
+    """Whether the memory of this process has a limit."""
+    return bool(_limits())
+
+
+def _limits() -> list[tuple[int, int]]:
+    """The limits of this process's memory, each with the place of the size that it limits."""
     import resource
 
     kinds = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, _DATA))
     limits = [(resource.getrlimit(kind)[0], place) for kind, place in kinds]
-    limits = [(soft, place) for soft, place in limits if soft not in (resource.RLIM_INFINITY, -1)]
-    return all(_own_bytes(place) + _THREAD_BYTES <= soft for soft, place in limits)
+    return [(soft, place) for soft, place in limits if soft not in (resource.RLIM_INFINITY, -1)]
 
 
 def job_limit() -> int:
@@ -279,22 +300,32 @@ def job_limit() -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, MemoryError | OutOfMemory):
+    for each in _causes(error):
+        if isinstance(each, MemoryError | OutOfMemory):
             return True
-        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        if isinstance(each, OSError) and each.errno == errno.ENOMEM:
             return True
-        if _LACKS_MEMORY.search(f"{type(error).__name__}: {error}"):
+        if _LACKS_MEMORY.search(f"{type(each).__name__}: {each}"):
             return True
-        error = error.__cause__ or error.__context__
     return False
 
 
-def memory_error(doing: str) -> OutOfMemory:
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def memory_error(doing: str, error: BaseException) -> OutOfMemory:
+    """What to say of an error that `is_out_of_memory`."""
     global _shortages
     _shortages += 1
+    texts = (f"{type(each).__name__}: {each}" for each in _causes(error))
+    if any(map(_LACKS_THREAD.search, texts)) and not is_limited():
+        return OutOfMemory(f"{doing} takes more threads than this user may run (ulimit -u)")
     return OutOfMemory(f"{doing} takes more memory than {_limit_text()}")
 
 
@@ -309,7 +340,7 @@ def reading(path: Path) -> Iterator[None]:
             if isinstance(error, ChopperError):
                 raise
             raise DataError(f"{path} can't be read: {internal_error(error)}.") from error
-        reason = f"{memory_error(f'reading {path}')}."
+        reason = f"{memory_error(f'reading {path}', error)}."
     # Only now is gone what was read, which the error held.
     give_back()
     raise DataError(reason)

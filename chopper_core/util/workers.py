@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -43,6 +44,7 @@ PROCESSES_FROM_ROWS: Final = 1 << 20
 _AHEAD: Final = 2
 """Items per process that are begun before their results are taken."""
 _POLL_SECONDS: Final = 0.1
+_TOO_FEW: Final = "too few processes may be started (ulimit -u)"
 
 
 def read_all(
@@ -290,7 +292,7 @@ def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | Choppe
     except Exception as error:
         debug.note_error(error)
         if memory.is_out_of_memory(error):
-            return memory.memory_error(f"reading {path}")
+            return memory.memory_error(f"reading {path}", error)
         if isinstance(error, ChopperError):
             return error
         raise
@@ -328,7 +330,7 @@ def _submitted(
 ) -> Iterator[_Begun]:
     """Start worker processes, one of which `does` each item, given its number too, with a shelf of
     texts of so many bytes if there are to be any, and what they have `inherited`. On leaving, their
-    end is awaited, after which this process may be copied; or it is left to themselves.
+    end is awaited where this process may be copied again after it, or left to themselves.
 
     An `executor` is given whom to report to, and doesn't say how much it has read. There are none
     where no process can be started, or no memory shared. On leaving, items that no worker has begun
@@ -338,9 +340,13 @@ def _submitted(
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
+    # Each worker watches its parent and may have a thread of Arrow's, and the pool has two.
+    has_room = memory.is_limited() or children.may_start_threads(3 * workers + 2)
+    may_fork = children.may_fork()
+    is_awaited &= may_fork
     # Within a limit a reader takes what libraries need first, while there is memory.
-    may_fork = children.may_fork() and (inherited is not None or not limit)
-    context = get_context("fork" if may_fork else "spawn")
+    is_copy = may_fork and (inherited is not None or not limit)
+    context = get_context("fork" if is_copy else "spawn")
     futures: list[Future[Any]] = []
     bytes_read: Any = np.zeros(len(items), np.int64)
     shelf: Shelf | None = None
@@ -366,6 +372,8 @@ def _submitted(
             yield _Begun(futures, bytes_read, None, submit, have_ended)
             return
         try:
+            if not has_room:
+                raise OSError(errno.EAGAIN, _TOO_FEW)
             bytes_read = context.RawArray("q", len(items))
             stop = context.RawValue("b")
             shelf = Shelf(context, workers, text_bytes) if text_bytes else None
@@ -377,8 +385,9 @@ def _submitted(
                 stack.callback(setattr, stop, "value", True)
                 for item in items:
                     submit(item)
-        # A ValueError where an app that starts replaced the standard error at the same time.
-        except (OSError, ImportError, BrokenExecutor, ValueError) as error:
+        # A ValueError where an app that starts replaced the standard error at the same time, a
+        # RuntimeError where the pool can start no thread.
+        except (OSError, ImportError, BrokenExecutor, ValueError, RuntimeError) as error:
             debug.note_error(error)
             stack.close()
             futures.clear()
@@ -401,6 +410,9 @@ def _end(
     if not futures:
         # Not all could be started: nobody tells the others that there is nothing to do.
         _kill_workers(pool)
+        manager = vars(pool)["_executor_manager_thread"]
+        if manager is not None and manager.ident is None:  # It couldn't be, and is waited for.
+            vars(pool)["_executor_manager_thread"] = None
     for future in futures:
         future.cancel()
     while not have_ended():
@@ -411,7 +423,17 @@ def _end(
 
 def _break_if_killed(pool: ProcessPoolExecutor) -> None:
     """End a pool of which a worker was killed: while others could still write to it, it waits for
-    the rest of what that one was sending, without end."""
+    the rest of what that one was sending, without end. So it does without the thread that manages
+    it, which dies where it can't start another one."""
+    from concurrent.futures import BrokenExecutor
+
+    manager = vars(pool)["_executor_manager_thread"]
+    if manager is not None and not manager.is_alive():
+        _kill_workers(pool)
+        for item in [*vars(pool)["_pending_work_items"].values()]:
+            if not item.future.done():
+                item.future.set_exception(BrokenExecutor(_TOO_FEW))
+        return
     if any(worker.exitcode for worker in [*(pool._processes or {}).values()]):
         _kill_workers(pool)
         vars(pool._result_queue)["_writer"].close()

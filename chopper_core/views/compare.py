@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, other_total
+from chopper_core.analyses.coverage import Coverage
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.sides import _ALIKE, _STEP, ANCESTOR, Sides, opens_of, sides_of
 from chopper_core.columns import (
@@ -102,9 +103,10 @@ def answer(run: Run, view: View) -> ViewResult:
     for name in set(added) & columns.keys():
         numbers, is_known = columns[name][1].numbers, columns[name][1].present().all()
         total[name] = float(numbers.sum()) if is_known and not is_mean else None
-    change = columns[delta_of(figure).name][1].numbers.astype(np.float64)
+    delta = columns[delta_of(figure).name][1]
+    change = delta.known(missing=0.0)
     order = np.argsort(-np.abs(change), kind="stable")
-    top = order[:_MAX_DRAWN].tolist() if change.any() else []
+    top = order[delta.present()[order]][:_MAX_DRAWN].tolist() if change.any() else []
     return ViewResult(
         LabelledRows(both.by, list(both.pairs.labels)),
         by=both.by,
@@ -113,7 +115,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total={name: number for name, number in total.items() if number is not None},
         sort=f"-{delta_of(figure).name}",
         headline=_headline(both, figure, change, top),
-        notes=(*_which_time(both, figure), *_notes(both)),
+        notes=(*_which_time(both, figure), *_notes(both), *_other_gpus(both, figure)),
         charts=(_chart(both, figure, change, top),) if top else (),
         base=both.ours.base.applied,
     )
@@ -148,13 +150,16 @@ def _columns(both: Sides, figure: Metric) -> Own:
         found.append((PARTNER, worded(words)))
     if both.by == ANCESTOR:
         found.append((INSTEAD, worded([pairs.instead.get(label) for label in pairs.labels])))
-    sides = (both.ours, both.base)
-    measured = [name for name in _MEANS if all(is_measured(name, side.run.table) for side in sides)]
+    measured = _measured_means(both)
     others = [*measured[1:], *(STATES if figure.name == USUAL else ()), "kernels"]
     found += [_changed(both, name) for name in measured[:1]]
     found += [(of_base, base), *_effects(both, figure, ours, base)]
     found += beside if both.by != "kernel" else []
     return found + [_changed(both, name) for name in others if name != figure.name]
+
+
+def _measured_means(both: Sides) -> list[str]:
+    return [name for name in _MEANS if all(is_measured(name, run.table) for run in both.runs)]
 
 
 def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
@@ -183,7 +188,8 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
             difference minus the part due to their number.
         """
     ).values()
-    return [(number, Values(by_number)), (size, Values(now - before - by_number))]
+    missing = ~both.difference(figure).present()
+    return [(number, Values(by_number, missing)), (size, Values(now - before - by_number, missing))]
 
 
 def _named(figure: Metric) -> str:
@@ -191,7 +197,8 @@ def _named(figure: Metric) -> str:
 
 
 def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> tuple[str, ...]:
-    ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
+    sides = [values.at(0) for values in both.whole.values(figure)]
+    ours, base = (each or 0 for each in sides)
     percent = f" ({change_text(ours - base, base)})" if base else ""
     text = partial(scaled_text, unit=figure.unit)
     # Of kernels there are two times, which may differ in their signs.
@@ -201,8 +208,14 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
         f"{text(ours - base, sign='+')}{percent}{what}{both.ours.base.words}: "
         f"{text(ours)} vs {text(base)} in {both.baseline_name}"
     )
+    is_known = both.whole.difference(figure).at(0) is not None
+    if not is_known and any(each is not None for each in sides):
+        here, there = ("unknown" if each is None else text(each) for each in sides)
+        whole = f"{_named(figure)}{both.ours.base.words}: {here} vs {there}"
+        whole += f" in {both.baseline_name}"
     if not top:
-        return (whole, f"no {level_title(both.by)} differs in {_named(figure)}")
+        same = f"no {level_title(both.by)} differs in {_named(figure)}"
+        return (whole, same) if is_known else (whole,)
     parts = []
     for side, word in ((change > 0, "more"), (change < 0, "less")):
         if side.any():
@@ -243,9 +256,32 @@ def _which_time(both: Sides, figure: Metric) -> tuple[str, ...]:
 
 def _notes(both: Sides) -> tuple[str, ...]:
     notes = other_total(both.ours.base, both.base.base)
-    if both.base.run is not both.ours.run or both.base.view.path != both.ours.view.path:
+    if both.base.run is both.ours.run:
+        # Of two parts of one run, most notes are the same.
+        said = cut_note(both.ours.run, both.ours.view)
+        notes += [note for note in cut_note(both.base.run, both.base.view) if note not in said]
+    else:
         notes += cut_note(both.base.run, both.base.view, "of the baseline")
     return tuple(notes)
+
+
+def _other_gpus(both: Sides, figure: Metric) -> Iterator[str]:
+    """Which figures are of other GPUs on the two sides, since telemetry or counters cover some."""
+    sides = (both.ours, both.base)
+    there = [Coverage(side.run, side.view, "", side.node, side.node) for side in sides]
+    found: dict[tuple[str, ...], list[str]] = {}
+    for known in (figure, *map(metric_named, _measured_means(both))):
+        covered = [coverage.covered(known) for coverage in there]
+        if covered[0] != covered[1]:
+            sizes = [
+                (of.gpus if own is None else len(own), of.gpus)
+                for own, of in zip(covered, there, strict=True)
+            ]
+            texts = tuple(f"{some} of {whole}" for some, whole in sizes)
+            found.setdefault(texts, []).append(delta_of(known).title)
+    for (here, baseline), titles in found.items():
+        word = "compares" if len(titles) == 1 else "compare"
+        yield f"{', '.join(titles)} {word} {here} GPUs here with {baseline} in the baseline"
 
 
 def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarChart:

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import base_of, divided
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.coverage import values_on_base
 from chopper_core.analyses.rows import LabelledRows, Partition
 from chopper_core.analyses.samples import gpus_of, sampled_columns
 from chopper_core.columns import (
@@ -106,12 +107,11 @@ def _one(run: Run, view: View) -> ViewResult:
     name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
     figure = metric_named(name, run.table, run.counter_info)
     rows = Partition.of(run.tree_of(view), view, "gpu")
-    values = figure.compute(rows.scope(run))
+    base = base_of(run, view)
+    values = values_on_base(figure, base, view, rows.scope(run), {"gpu": rows.labels})
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no grid")
-    base, total = base_of(run, view), figure.compute(rows.whole_scope(run)).at(0)
-    if figure.adds_up and total is not None:
-        values, total = divided(values, base.of_rows({"gpu": rows.labels})), base.each(total)
+    total = values_on_base(figure, base, view, rows.whole_scope(run), {"": [""]}).at(0)
     by_gpu = dict(zip(map(int, rows.labels), values.known(), strict=True))
     if not view.path:
         by_gpu |= _untraced(run, name)

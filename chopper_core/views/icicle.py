@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.base import Base, base_of
+from chopper_core.analyses.coverage import values_on_base
 from chopper_core.analyses.rows import Partition
 from chopper_core.columns import Metric, Scope, is_measured, metric_named
 from chopper_core.model.charts import Icicle, IcicleRow
@@ -54,7 +55,7 @@ def answer(run: Run, view: View) -> ViewResult:
         nodes = tree.split(view.path, levels[:number])
         if number > 1 and len(nodes) > _MAX_BLOCKS:
             break
-        rows.append(_row(base, figure, whole, nodes, levels[:number]))
+        rows.append(_row(base, view, figure, whole, nodes, levels[:number]))
     first = Partition.of(tree, view, levels[0])
     scaled = 1e6 if figure.unit == "ns" else 1.0
     chart = Icicle(
@@ -90,18 +91,16 @@ def _levels_of(run: Run, view: View) -> tuple[str, ...]:
 
 
 def _row(
-    base: Base, figure: Metric, whole: Groups, nodes: Groups, levels: tuple[str, ...]
+    base: Base, view: View, figure: Metric, whole: Groups, nodes: Groups, levels: tuple[str, ...]
 ) -> IcicleRow:
     times = nodes.elapsed_ns.astype(np.int64)
     ends = np.cumsum(times)
-    values = figure.compute(Scope.of(base.run, nodes, whole))
-    if values.words is not None:
-        raise UsageError(f"{figure.name} is text: it has no colours")
     level = levels[-1]
     texts = {level: nodes.labels(level) for level in levels}
     divisors = base.of_rows(texts)
-    if figure.adds_up:
-        values = divided(values, divisors)
+    values = values_on_base(figure, base, view, Scope.of(base.run, nodes, whole), texts)
+    if values.words is not None:
+        raise UsageError(f"{figure.name} is text: it has no colours")
     above = levels[:-1]
     parents = np.zeros(len(nodes), np.int64)
     if above:

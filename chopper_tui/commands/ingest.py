@@ -59,7 +59,7 @@ def run(options: Namespace) -> int:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            tell("the ranks read so far are kept; the same command with more memory resumes")
+            tell("the ranks read so far are kept; the same command with more of it resumes")
         raise
     for path, reason in failed:
         tell(_left_out(path, reason))

@@ -69,7 +69,7 @@ NAMES: Final = {
     r"\bRUN (?=--watch)|(?<=chopper ingest )RUN ": "two_ranks ",
     r"\bRUN\b": "demo_data/fsdp2",
     r"\bA B\b": "demo_data/fsdp1 demo_data/fsdp2",
-    r"--play FILE": "--play tour.keys",
+    r"--play FILE": "--play two.keys",
     r"-o (?:FILE|PATH)\b": "-o out.json",
     r"-o DIR\b": "-o made",
     r"\bFORMAT\b": "perfetto",
@@ -216,6 +216,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "demo_data").symlink_to(ROOT / "demo_data")
     (made / "tests").symlink_to(ROOT / "tests")
     (made / "tour.keys").symlink_to(ROOT / "tests" / "tui" / "tour.keys")
+    (made / "two.keys").write_text("down\nenter\n")
     (made / "two_ranks").mkdir()
     (made / "small").symlink_to(small_files())
     for rank in ("rank0.json.gz", "rank1.json.gz"):

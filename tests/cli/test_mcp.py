@@ -245,6 +245,18 @@ def test_words_have_a_meaning_or_are_unknown() -> None:
     assert "elapsed_ns" in unknown
 
 
+def test_every_column_of_an_answer_has_a_meaning(toolbox: Toolbox) -> None:
+    """Those too that are made for it, such as differences."""
+    for tool, arguments in (
+        ("diff", {"a": "demo_data/fsdp1", "b": DEMO, "limit": 1}),
+        ("show", {"address": f"{DEMO}?view=heatmap", "limit": 1}),
+        ("show", {"address": f"{DEMO}?view=grid", "limit": 1}),
+    ):
+        answer = json.loads(toolbox.call(tool, arguments))
+        for name in [each["name"] for each in answer["columns"]] + answer.get("more_columns", []):
+            assert "meanings" in json.loads(toolbox.call("define", {"word": name})), name
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_server_leaves_nothing(tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"

@@ -95,3 +95,19 @@ def test_a_column_is_as_its_texts(texts: list[str]) -> None:
     np.testing.assert_array_equal(column.integers(), whole)
     np.testing.assert_array_equal(column.floats(), float_column(texts))
     assert [column.distinct[code] for code in column.codes.tolist()] == [*map(str.strip, texts)]
+
+
+def test_without_a_thread_for_arrow_lines_are_split_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"id,name,value\n" + b'1,"a, b",2\n' * 40 + b"2,c,0x1f\n")
+
+    def cells() -> list[list[str]]:
+        batches = CsvFile(path, Losses()).batches()
+        return [[*batch.column(at).texts] for batch in batches for at in range(3)]
+
+    plain = cells()
+    monkeypatch.setattr("chopper_core.tables.column.lacks_threads", lambda: True)
+    assert cells() == plain
+    assert plain[1] == ["a, b"] * 40 + ["c"]

@@ -13,8 +13,11 @@ import pytest
 
 from chopper_core.sources import cpu
 from chopper_core.tables.column import TableColumn
+from chopper_core.tables.parquet import opened_parquet
+from chopper_core.util.errors import DataError
 from tests.conftest import ROOT
 from tests.programs.fuzz.seeds import SEEDS
+from tests.wording import Wording
 
 _FLIPS = """
 import sys
@@ -92,3 +95,13 @@ def test_a_column_twice_is_read_once(tmp_path: Path) -> None:
     from chopper_core.extensions.chakra.schedules import workers
 
     assert len(workers.read(tmp_path / "job.parquet").rank)
+
+
+def test_without_a_thread_for_arrow_a_file_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    path = SEEDS["straggler analysis"](tmp_path)
+    monkeypatch.setattr("chopper_core.tables.parquet.lacks_threads", lambda: True)
+    with pytest.raises(DataError) as raised, opened_parquet(path):
+        pass
+    wording(str(raised.value), path.name, "ulimit -u")

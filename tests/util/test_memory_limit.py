@@ -25,7 +25,7 @@ from chopper_core.util.workers import read_all
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.ingest.test_run_sets import trace
-from tests.limited import NEEDS_LINUX, run_limited
+from tests.limited import NEEDS_LINUX, run_limited, within
 from tests.sources.counters.counter_writers import counter_rows, write_csv
 from tests.wording import Wording
 
@@ -147,6 +147,17 @@ def _caused(cause: BaseException) -> ChopperError:
 )
 def test_what_running_out_of_memory_is(error: BaseException | None, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), OSError("error: launch worker thread")]
+)
+def test_a_lack_of_threads_is_none_of_memory(error: Exception, wording: Wording) -> None:
+    """Where the process has no limit on its memory, which threads take, too."""
+    assert is_out_of_memory(_caused(error))
+    wording(str(memory.memory_error("reading a.csv", _caused(error))), "a.csv", "ulimit -u")
+    with within(1 << 30):
+        assert "memory" in str(memory.memory_error("reading a.csv", error))
 
 
 class _Hungry:
@@ -299,18 +310,19 @@ def test_a_limit_is_named_as_it_was_given() -> None:
     """Whatever of it copies have in common."""
     code = (
         "from chopper_core.util import memory\nmemory.limit_memory(300 * 10**6)\n"
-        "kept = memory.shared_bytes(40 * 10**6)\nprint(memory.memory_error('this'))"
+        "kept = memory.shared_bytes(40 * 10**6)\nprint(memory.memory_error('this', MemoryError()))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "--max-memory allows (300 MB)" in done.stdout, done.stderr
 
 
 @NEEDS_LINUX
-@pytest.mark.parametrize(("headroom_mb", "threads"), [(24, 0), (200, 1)])
+@pytest.mark.parametrize(("headroom_mb", "threads"), [(24, 0), (200, 2)])
 def test_without_memory_for_a_thread_values_are_kept_without_one(
     headroom_mb: int, threads: int, tmp_path: Path
 ) -> None:
-    """Python waits for ever for a thread that ends for want of memory as it begins."""
+    """Python waits for ever for a thread that ends for want of memory as it begins. Another one is
+    started to see whether one can be."""
     done = run_limited(
         "import threading\nfrom chopper_core.store.kept import Derived\n"
         "started, start = [], threading.Thread.start\n"

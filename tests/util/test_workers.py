@@ -363,6 +363,66 @@ def test_where_not_all_workers_can_be_started_none_is_left() -> None:
     assert done.stdout == "True 2\n[0, 1, 2] 4\n", done.stderr
 
 
+THREADS = """
+import sys, threading
+from multiprocessing import queues
+from pathlib import Path
+from chopper_core.util.progress import silent
+from chopper_core.util.workers import in_processes, read_all, shared_by
+from tests.util.test_workers import size_of
+start, left = threading.Thread.start, [int(sys.argv[1])]
+def limited(thread):
+    left[0] -= 1
+    if left[0] < 0:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+def refused(queue):
+    raise RuntimeError("can't start new thread")
+if left[0] < 100:
+    threading.Thread.start = limited
+else:
+    # By the pool's own thread, which dies of it.
+    queues.Queue._start_thread = refused
+paths = [Path(__import__("numpy").__file__)] * 3
+print(read_all(paths, size_of, silent, 3) == [paths[0].stat().st_size] * 3)
+with shared_by(3):
+    print([*in_processes(abs, range(3))])
+"""
+
+
+@NEEDS_FORKS
+@pytest.mark.parametrize("threads", [0, 1, 10, 11, 12, 22, 24, 100])
+def test_without_threads_for_workers_their_work_is_done_here(threads: int) -> None:
+    """Before the workers, among those of the pool, by a worker or by a thread of the pool."""
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, str(threads)],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    assert done.stdout == "True\n[0, 1, 2]\n", done.stderr
+    # What a thread of the pool dies of, Python tells: it could be started a moment before.
+    assert threads in (12, 100) or "Traceback" not in done.stderr
+
+
+def test_threads_that_may_be_started_are_gone_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start = threading.active_count(), threading.Thread.start
+    assert children.may_start_threads(5)
+    assert threading.active_count() == before
+    left = [3]
+
+    def limited(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert not children.may_start_threads(5)
+    left[0] = 5
+    assert children.may_start_threads(5)
+    assert threading.active_count() == before
+
+
 READING = """
 import os, sys
 from pathlib import Path

@@ -19,10 +19,12 @@ from chopper_core.analyses.gate import (
     samples_of_limit,
 )
 from chopper_core.analyses.significance import one_more
+from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.store.format import set_baseline
 from chopper_core.util.errors import NoSuchNode, UsageError
-from tests.support import Row, run_of
+from chopper_core.views.query import query
+from tests.support import Row, rows_of, run_of
 from tests.wording import Wording
 
 OPERATIONS = {"gemm": 40_000, "norm": 8_000, "mlp_dp": 30_000}
@@ -102,6 +104,36 @@ def test_the_figures_are_those_of_the_iterations() -> None:
     assert verdict(run, base, "kernels>+1").verdict == PASS
 
 
+def test_sums_are_those_of_every_view() -> None:
+    """A part that runs on one of two GPUs, and in some steps only, is per GPU and step."""
+
+    def run_of_part(duration: int, every: int) -> Run:
+        rows = []
+        for gpu in range(2):
+            for step in range(12):
+                at = step * 1_000_000
+                rows.append(Row(at, 400_000, gpu=gpu, iteration=step, operation="gemm"))
+                if gpu == 0 and step % every == 0:
+                    at += 400_000
+                    rows.append(Row(at, duration, gpu=gpu, iteration=step, operation="item"))
+        return run_of(rows)
+
+    run, base = run_of_part(110_000, 1), run_of_part(100_000, 1)
+    for each, expected in ((run, 55_000), (base, 50_000)):
+        shown = query(each, parse("R?order=operation&columns=kernel_ns"))
+        assert rows_of(shown)["item"]["kernel_ns"] == expected
+        limit = parse_limit("operation=item/kernel_ns>+5%")
+        assert samples_of_limit(each, limit)[1].tolist() == [expected] * 12
+    assert verdict(run, base, "operation=item/kernel_ns>+7us").verdict == PASS
+    assert verdict(run, base, "operation=item/kernel_ns>+3us").verdict == FAIL
+    # Of one GPU it is that of the GPU.
+    assert verdict(run, base, "gpu=0/operation=item/kernel_ns>+7us").verdict == FAIL
+    # Half of the steps with twice as much of it have as much of it.
+    seldom = verdict(run_of_part(200_000, 2), base, "operation=item/kernel_ns>+5%")
+    assert seldom.counts == (12, 12) and seldom.ours == seldom.base
+    assert seldom.verdict != FAIL
+
+
 def test_limits_below_and_in_units() -> None:
     base, slow = run_with(5), run_with(6, gemm=1.2)
     assert verdict(slow, base, "operation=gemm/elapsed_ns>+4us").verdict == FAIL
@@ -136,6 +168,7 @@ def test_parts_that_are_missing(wording: Wording) -> None:
     [
         ("step_time", "is not a limit such as"),
         ("step_time>2x", "unknown unit 'x'"),
+        ("step_time>2", "needs a unit, such as step_time>2ms or step_time>2%"),
         ("steptime>+2%", "unknown column 'steptime'"),
         ("node=1/elapsed_ns>+2%", "is not LEVEL=LABEL"),
         ("gpu=1/step_time>+2%", "covers whole steps"),

@@ -21,7 +21,6 @@ from chopper_core.columns.derived import (
     DELTA,
     RELATIVE,
     delta_of,
-    difference,
     is_difference,
     relative,
     relative_of,
@@ -92,7 +91,7 @@ def compared(run: Run, view: View) -> Frame:
             there = of_base(here)
         metric = next(each for each in here.columns if each.name == known)
         sides = pairs.aligned(here.values[known], there.values[known])
-        return _compared(name, metric, *sides, (run, other))
+        return _compared(name, metric, *sides, (run, other), pairs)
 
     def values(name: str) -> Values:
         return figure(name)[1]
@@ -140,6 +139,7 @@ def compared(run: Run, view: View) -> Frame:
         columns=columns,
         labels=labels,
         values=shown.values(columns),
+        total_title=base_of(run, ours.view).total_title(ours.level, pairs.labels),
         total={each.name: _total(each, ours, base, (run, other)) for each in columns},
         sort=sort,
         hidden=shown.hidden,
@@ -198,12 +198,12 @@ def _row_notes(pairs: Pairs, renamed: int, level: str) -> list[str]:
 
 
 def _compared(
-    name: str, metric: Metric, ours: Values, base: Values, runs: Sequence[Run]
+    name: str, metric: Metric, ours: Values, base: Values, runs: Sequence[Run], pairs: Pairs
 ) -> tuple[Metric, Values]:
     if name.endswith(RELATIVE):
         return relative_of(metric), relative(ours, base)
     if name.endswith(DELTA):
-        return delta_of(metric), difference(metric, ours, base, runs)
+        return delta_of(metric), pairs.difference(metric, ours, base, runs)
     return metric, ours
 
 
@@ -215,7 +215,8 @@ def _total(column: Metric, ours: Frame, base: Frame, runs: Sequence[Run]) -> Num
     if base is ours:
         return None  # The differences from one of the rows add up to nothing.
     metric = next(each for each in ours.columns if each.name == known)
-    return _compared(column.name, metric, numbered([left]), numbered([right]), runs)[1].at(0)
+    sides, whole = (numbered([left]), numbered([right])), matched([""], [""], {})
+    return _compared(column.name, metric, *sides, runs, whole)[1].at(0)
 
 
 def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:

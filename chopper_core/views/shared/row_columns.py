@@ -288,6 +288,9 @@ class Columns:
         of the activities of all."""
         if metric.reduces is not Reduces.SUM or self._statistic is not None:
             return ""
+        ((level, labels),) = self._labels.items()
+        if self.base.is_applied and self.base.is_mean_of(level, labels):
+            return ""  # The total is the mean of those that have one.
         values = self.values(metric.name)
         counted = values.present() if self._counted is None else values.present() & self._counted
         lacking = int((~values.present()).sum())
