@@ -148,3 +148,16 @@ def test_the_baseline_goes_along(path: tuple[str, ...], base: tuple[str, ...], l
     inside = enter(view, label)
     assert inside.baseline == Baseline("other", (*base, label))
     assert up(inside) == view
+
+
+def test_the_total_of_one_gpu_and_several_is_a_mean() -> None:
+    """The rows are those of both sides, whose difference is that of their means."""
+    one = replace(sample_run(gpus=1, iterations=1), others={"other": OTHER})
+    for run, base in ((one, "other"), (replace(OTHER, others={"one": one}), "one")):
+        compared = query(run, parse(f"R?columns=elapsed_ns,elapsed_ns_delta&base={base}"))
+        assert len(compared) == 2 and compared.total_title == "mean"
+        ours, theirs = (
+            query(each, parse("R?columns=elapsed_ns")) for each in (run, run.others[base])
+        )
+        change = ours.total["elapsed_ns"] - theirs.total["elapsed_ns"]  # type: ignore[operator]
+        assert compared.total["elapsed_ns_delta"] == pytest.approx(change)

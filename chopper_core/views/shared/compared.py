@@ -139,6 +139,7 @@ def compared(run: Run, view: View) -> Frame:
         columns=columns,
         labels=labels,
         values=shown.values(columns),
+        total_title=base_of(run, ours.view).total_title(ours.level, pairs.labels),
         total={each.name: _total(each, ours, base, (run, other)) for each in columns},
         sort=sort,
         hidden=shown.hidden,
