@@ -44,7 +44,7 @@ from chopper_tui.draw.pieces import (
     time_ink,
 )
 from chopper_tui.draw.table import columns_within, repeated_by_columns
-from chopper_tui.draw.timeline import lane_line, named_inks, phases_line
+from chopper_tui.draw.timeline import lane_line, named_halves, named_inks, phases_line
 
 _FULL: Final[Mapping[str, float]] = {Unit.PERCENT: 100.0, Unit.CELSIUS: 105.0}
 _WIDTH: Final = 80
@@ -135,6 +135,8 @@ class LaneLines(RowLines, kw_only=True, eq=False):
     """The cells of each ink."""
 
     def legend(self, room: int) -> Line:
+        if not self.glyphs.in_colour:
+            return [("  ", "text"), (named_halves(self.lanes, self.glyphs, room - 2), "dim")]
         return [("  ", "text"), *named_inks(self.lanes, self.used, self.glyphs, room - 2)]
 
     @property

@@ -299,6 +299,17 @@ def named_inks(picture: Lanes, used: Mapping[str, int], glyphs: Glyphs, room: in
     return [*named[:-1], *((text.rstrip(), ink) for text, ink in named[-1:])]
 
 
+def named_halves(picture: Lanes, glyphs: Glyphs, room: int) -> str:
+    """What the cells of lanes mean without colours, as many as have room."""
+    _, upper, lower, both = list(_HALVES[glyphs.name])
+    words = [f"{upper} {picture.kinds[0]}", f"{lower} {picture.kinds[1]}", f"{both} both"]
+    alone, under = [*_WAITS[glyphs.name]]
+    words += [f"{under} {picture.kinds[0]}, waiting", f"{alone} waiting"]
+    while cell_width("  ".join(words)) > room and len(words) > 1:
+        words.pop()
+    return "  ".join(words)
+
+
 def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[str, Line]:
     if not glyphs.in_colour:
         return {}
@@ -438,13 +449,7 @@ def _legend(
         if width_of(line) + width_of(entry) <= width + 2:
             line += entry
     if not glyphs.in_colour:
-        _, upper, lower, both = list(_HALVES[glyphs.name])
-        words = [f"{upper} {picture.kinds[0]}", f"{lower} {picture.kinds[1]}", f"{both} both"]
-        alone, under = [*_WAITS[glyphs.name]]
-        words += [f"{under} {picture.kinds[0]}, waiting", f"{alone} waiting"]
-        while width_of(line) + cell_width("  ".join(words)) > width and len(words) > 1:
-            words.pop()
-        line.append(("  ".join(words), "dim"))
+        line.append((named_halves(picture, glyphs, width - width_of(line)), "dim"))
     line[-1:] = [(text.rstrip(), ink) for text, ink in line[-1:]]
     texts = ["".join(f"  {_scale(strip, units)}" for strip in scaled) for units in (True, False)]
     room = width - width_of(line)

@@ -113,6 +113,16 @@ async def test_fewer_colours_and_ascii_show_the_same(
         assert "▌" in text and (view.name or "●" in text)
 
 
+async def test_lanes_say_what_their_cells_mean_without_colours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the border of the summary's GPUs as in the timeline."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    text, _ = await shown(next(each for each in PLACES if each.name == "overview"), NONE, UNICODE)
+    (border,) = [line for line in text.splitlines() if "─ GPUs" in line]
+    assert "▀ compute" in border and "▄ comm" in border
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("keys", [["o"], ["C"], ["?"], ["i"], [":", "s"], ["ctrl+g"]])
 async def test_what_opens_takes_fewer_colours(
