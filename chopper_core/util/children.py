@@ -108,6 +108,7 @@ def may_start_threads(count: int) -> bool:
     finally:
         for thread in started:
             thread.join()
+        for thread in started:
             _wait_until_gone(thread.native_id)
     return True
 
