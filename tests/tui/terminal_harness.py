@@ -150,7 +150,7 @@ class Terminal:
                     break
             if now - last > silent_s and not has_bytes:
                 break
-            if select.select([self._master], [], [], 0.002)[0]:
+            if self._has_more(0.002):
                 pieces.append(os.read(self._master, 65536))
                 last = time.monotonic()
         self._take(b"".join(pieces))
@@ -196,9 +196,15 @@ class Terminal:
         )
         return left and termios.tcgetattr(self._slave)[3] == self.before[3]
 
+    def _has_more(self, timeout: float) -> bool:
+        """Whether there is something to read within so many seconds; `select` takes no file beyond
+        the 1,024th, and tests may have more open."""
+        poll = select.poll()
+        poll.register(self._master, select.POLLIN)
+        return bool(poll.poll(1000 * timeout))
+
     def _read(self, timeout: float) -> bool:
-        ready, _, _ = select.select([self._master], [], [], timeout)
-        if not ready:
+        if not self._has_more(timeout):
             return False
         try:
             data = os.read(self._master, 65536)
