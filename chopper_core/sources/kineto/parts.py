@@ -261,7 +261,7 @@ class _PartReader:
     def _add(self, stop: float) -> None:
         for events in self._text.batches(stop):
             self.tables.add(events)
-            del events  # The next ones take their place, which is still in the processor's cache.
+            del events  # The next ones take their place, and no memory beside them.
             self._report()
         self.tables.unread.join(self._text.unread)
 
