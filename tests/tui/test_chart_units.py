@@ -87,7 +87,8 @@ UNITS: Final = [
 
 
 def drawn(chart: Chart) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in chart_lines([chart], 80, UNICODE))
+    lines = chart_lines([chart], 80, UNICODE)
+    return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
 @pytest.mark.parametrize("kind", KINDS)
