@@ -94,8 +94,12 @@ def plotted(
                 shares = axis_shares(np.array(axis.places), axis).tolist()
                 # plotext leaves out a label that meets the one before, even that with the unit.
                 cells = width - y_axis.label_width - 1
-                kept = {text for text, _ in axis.fitting(cells)} if name == "x" else {*axis.texts}
-                some = [pair for pair in zip(shares, axis.texts, strict=True) if pair[1] in kept]
+                fitting = {text for text, _ in axis.fitting(cells)}
+                some = [
+                    (share, text)
+                    for share, text in zip(shares, axis.texts, strict=True)
+                    if name == "y" or text in fitting
+                ]
                 ruler.ticks([share for share, _ in some], [text for _, text in some])
         for x, y, text in texts:
             place = x_axis.share(x), y_axis.share(y)
