@@ -19,6 +19,7 @@ from msgspec import Struct
 from chopper_core.model.table import activity_rows
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import temporary_path
+from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.plugins import declared, plugins
 from chopper_core.util.progress import Progress, silent
@@ -111,6 +112,7 @@ def chosen_rows(run: Run, options: ExportOptions, *, has_outside: bool = False) 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
+    refuse_compressed(path, "this format is a folder, which isn't compressed")
     with new_file(path) as fresh:
         fresh.mkdir()
         yield fresh
