@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -92,3 +93,15 @@ def test_what_cannot_be_compressed_is_refused(
     assert main([part.format(run=run, out=out) for part in command.split()]) == 2
     assert why in capsys.readouterr().err
     assert not out.exists() and not any(tmp_path.iterdir())
+
+
+def test_a_codec_that_arrow_lacks_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow
+
+    monkeypatch.setattr(pyarrow, "Codec", SimpleNamespace(is_available=lambda name: False))
+    out = tmp_path / "t.csv.zst"
+    assert main(["show", str(run), "-o", str(out)]) == 2
+    assert "this build of Arrow can't write zstd; .gz can" in capsys.readouterr().err
+    assert not out.exists()

@@ -21,6 +21,7 @@ from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import temporary_path
 from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.naming import one_named
 from chopper_core.util.plugins import declared, plugins
 from chopper_core.util.progress import Progress, silent
 
@@ -64,13 +65,15 @@ class ExportFormat(Protocol):
 
 
 def export_format(name: str) -> ExportFormat:
+    name = format_named(name)
     if name in EXPORTS:
         return cast(ExportFormat, import_module(EXPORTS[name]))
-    known = plugins("exports")
-    if name not in known:
-        formats = ", ".join((*EXPORTS, *known))
-        raise UsageError(f"unknown format {name!r}; the formats are {formats}")
-    return cast(ExportFormat, known[name].load(*_NEEDED))
+    return cast(ExportFormat, plugins("exports")[name].load(*_NEEDED))
+
+
+def format_named(text: str) -> str:
+    """The format that people type; raises UsageError."""
+    return text if text in EXPORTS else one_named("format", text, (*EXPORTS, *plugins("exports")))
 
 
 def export(
@@ -84,6 +87,7 @@ def export(
 
     Raises UsageError for an option that the format doesn't take, and as `ExportFormat.write`.
     """
+    name = format_named(name)
     module = export_format(name)
     asked = options or ExportOptions()
     plain = ExportOptions()

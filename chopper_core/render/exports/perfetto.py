@@ -32,7 +32,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
-from chopper_core.util.compression import compressing
+from chopper_core.util.compression import COMPRESSED_TRACE, compressing
 from chopper_core.util.grouping import (
     distinct,
     places_by,
@@ -43,7 +43,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.util.progress import Progress
 
-DESCRIPTION: Final = "a Chrome trace (.json, .json.gz) of all GPUs, for ui.perfetto.dev"
+DESCRIPTION: Final = f"a Chrome trace (.json, {COMPRESSED_TRACE}) of all GPUs, for ui.perfetto.dev"
 TAKES: Final = ("iteration",)
 
 SCHEMA: Final = "chopper.perfetto/1"
