@@ -246,7 +246,7 @@ async def test_rows_that_have_no_room_below_each_other_are_side_by_side() -> Non
         for at in range(120)
     ]
     run = run_of_rows(rows)
-    async with explorer((200, 60), run, View(run.name, name="whatif")) as at:
+    async with explorer((200, 60), run, View(run.name, name="whatif", of="compute x0.8")) as at:
         await until_drawn(at)
         pane = at.explore.query_one(EvidencePane)
         target = at.frame.target(at.explore.table.cursor)
