@@ -19,6 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostSteps, StreamWaits, side_tables
 from chopper_core.model.table import KernelTable, Rule, whole_codes
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.nvtx import with_operators
 from chopper_core.sources.trace import (
     Activities,
     ActivityCategory,
@@ -57,7 +58,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
     without_times = len(dispatches) - len(timed)
     trace, doubts = without_impossible(_trace(chosen, dispatches, timed, is_timed))
     aligned = align_rank(trace)
-    table = _named_by_ranges(aligned.table, chosen.names)
+    table = _named_by_ranges(aligned.table, trace.names)
     if dispatches.counters and table.has_times:
         table = table.with_measured({COUNTER_DURATION: table.duration_ns.astype(np.float64)})
     agents = [chosen.agents[device] for device in aligned.devices]
@@ -111,7 +112,8 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index, is_timed: bool
     count = len(rows)
     figures = {name: values[rows] for name, values in dispatches.counters.items()}
     figures |= _launch_sizes(dispatches, rows)
-    figures[_REGION] = dispatches.region[rows].astype(np.float64)
+    operators = with_operators(run.names, run.ranges)
+    figures[_REGION] = operators.plain[dispatches.region[rows]].astype(np.float64)
     copies = run.copies if is_timed else blank(Activities)
     calls = run.calls if is_timed else blank(Launches)
     # Processes are each in a step of their own.
@@ -122,7 +124,7 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index, is_timed: bool
     return Trace(
         path=run.paths[0],
         size_bytes=sum(path.stat().st_size for path in run.paths),
-        names=run.names,
+        names=operators.names,
         activities=replace(
             blank(Activities, count),
             name=dispatches.name[rows],
@@ -136,7 +138,8 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index, is_timed: bool
         ).joined(copies),
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
         launches=calls,
-        ranges=run.ranges if is_alone else blank(HostRanges),
+        ranges=operators.ranges if is_alone else blank(HostRanges),
+        inputs=operators.inputs,
         threads=[(process, thread, ABSENT) for process, thread in run.threads],
         syncs=run.syncs,
         event_counts={"dispatch": len(dispatches), "copy": len(copies), "call": len(calls)},

@@ -122,13 +122,25 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path, wording: Wording) -> N
 
 
 @pytest.mark.parametrize("named", ["ProfilerStep#{}", "step {}"])
-def test_ranges_of_steps_are_steps_and_others_are_operations(named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("inner", "operation"),
+    [
+        ("head", "head"),
+        ("aten::mm, seq = 1{0}, op_id = 2{0}, sizes = [[8, 4], [4, 2]]", "aten::mm"),
+    ],
+)
+def test_ranges_of_steps_are_steps_and_others_are_operations(
+    inner: str, operation: str, named: str, tmp_path: Path
+) -> None:
     """Two kernels of each step, of which the second is launched in a range within the step; they
     run when the host is in the next one."""
     calls, kernels, ranges = [], [], []
     for step in (3, 4, 5):
         at = 100_000 * step
-        ranges += [[named.format(step), at, at + 99_000], ["head", at + 50_000, at + 60_000]]
+        ranges += [
+            [named.format(step), at, at + 99_000],
+            [inner.format(step), at + 50_000, at + 60_000],
+        ]
         for place in (1, 2):
             number = 10 * step + place
             launch = at + 25_000 * place
@@ -161,7 +173,7 @@ def test_ranges_of_steps_are_steps_and_others_are_operations(named: str, tmp_pat
         for row in np.flatnonzero(table.category == Category.KERNEL).tolist()
     }
     assert of.keys() == {(step, f"kernel_{place}") for step in (3, 4, 5) for place in (1, 2)}
-    assert {name for (_, kernel), name in of.items() if kernel == "kernel_2"} == {"head"}
+    assert {name for (_, kernel), name in of.items() if kernel == "kernel_2"} == {operation}
     assert not {name for name in of.values() if "tep" in name}
 
 
