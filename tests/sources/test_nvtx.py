@@ -13,7 +13,7 @@ from chopper_core.sources.trace import HostCategory, HostRanges, InputTexts, bla
 @pytest.mark.parametrize(
     ("title", "found"),
     [
-        ("aten::mm, seq = 12, op_id = 7, sizes = [[8, 4], [4, 2]]", ("aten::mm", "[[8, 4], [4, 2]]")),
+        ("aten::mm, seq = 12, op_id = 7, sizes = [[8, 4], [2]]", ("aten::mm", "[[8, 4], [2]]")),
         ("aten::mm, op_id = 7", ("aten::mm", "")),
         ("MmBackward0, seq = 3, op_id = 9, input_op_ids = [(1,0)], sizes = [[8]]",
          ("MmBackward0", "[[8]]")),

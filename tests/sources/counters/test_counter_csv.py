@@ -126,7 +126,7 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path, wording: Wording) -> N
     ("inner", "operation"),
     [
         ("head", "head"),
-        ("aten::mm, seq = 1{0}, op_id = 2{0}, sizes = [[8, 4], [4, 2]]", "aten::mm"),
+        ("aten::mm, seq = 1{0}, op_id = 2{0}, sizes = [[8], [8]]", "aten::mm"),
     ],
 )
 def test_ranges_of_steps_are_steps_and_others_are_operations(
