@@ -224,8 +224,8 @@ def test_no_pickle_is_read(modules: dict[Path, ast.Module]) -> None:
 
 
 CODES: Final = {
-    "DataError": 1, "StoreWriteError": 1, "OnlyRangesError": 1, "OutOfMemory": 1, "UsageError": 2,
-    "ArgumentTypeError": 2, "NoSuchNode": 3, "NothingToShow": 0,
+    "DataError": 1, "StoreWriteError": 1, "OnlyRangesError": 1, "OutOfMemory": 1, "UnreadError": 1,
+    "UsageError": 2, "ArgumentTypeError": 2, "NoSuchNode": 3, "NothingToShow": 0,
 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.tables.database import logs_of
 from chopper_core.tables.mmap_columns import content_of
-from chopper_core.util import children
+from chopper_core.util import children, debug
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import file_state, remove_folder, temporary_path, write_at
 from chopper_core.util.errors import ChopperError, DataError
@@ -59,6 +59,10 @@ _MEASURED: Final = "measured "
 _Done = TypeVar("_Done")
 Failures = tuple[tuple[str, str], ...]
 """The path of each trace that a store lacks, and why."""
+
+
+class UnreadError(DataError):
+    """A trace has no part that can be used: it is to be read, or read again."""
 
 
 def ingest_store(
@@ -93,7 +97,9 @@ def _written(
     jobs: int | None,
     overrides: Overrides,
     read_ranks: _ReadParts,
+    has_all: Callable[[], bool] = lambda: True,
 ) -> Failures:
+    """Write a store of parts, and remove these once it has all that there are to be."""
     check_place(store)
     with (
         _only_writer(store),
@@ -101,7 +107,8 @@ def _written(
         shared_by(jobs),
     ):
         write_store(run, store, progress=progress)
-        remove_folder(parts_folder(store), _remove_parts)
+        if has_all():
+            remove_folder(parts_folder(store), _remove_parts)
         return run.failed
 
 
@@ -166,7 +173,8 @@ def finish(
     """Write a store from the traces that were read for it and the files next to them.
 
     Without a name the run is the directory that holds all these traces. Traces of the run that
-    were not read are named in `Run.failed`. Raises DataError if no trace was read.
+    were not read are named in `Run.failed`; the parts of the others then stay, for another call
+    once these are read. Raises DataError if no trace was read.
     """
     check_place(store)
     folder = parts_folder(store)
@@ -184,24 +192,27 @@ def finish(
             )
         name = os.path.commonpath([str(trace.parent) for trace in read])
 
+    unread: list[UnreadError] = []
+
     def read_ranks(
         parts: _PartsOfStore,
         traces: Sequence[Path],
         _hosts: Sequence[HostFile],
         _progress: Progress,
     ) -> list[Run | ChopperError]:
+        nonlocal unread
         ranks = parts.described(traces, {})
-        missing = [
-            trace for trace, rank in zip(traces, ranks, strict=True) if not isinstance(rank, Run)
-        ]
-        if missing and is_store(store):
+        errors = [rank for rank in ranks if not isinstance(rank, Run)]
+        unread = [error for error in errors if isinstance(error, UnreadError)]
+        if errors and (is_store(store) or len(unread) == len(ranks)):
+            written = f"{store} is unchanged" if is_store(store) else "nothing was written"
             raise DataError(
-                f"{len(missing)} of {len(traces)} traces were not read, the first is {missing[0]}; "
-                f"{store} is unchanged. Read them with: chopper ingest TRACE --into {store}"
+                f"{len(errors):,} of {len(traces):,} traces can't be joined, {written}; the first: "
+                f"{errors[0]}. Read them with: chopper ingest TRACE --into {store}"
             )
         return ranks
 
-    return _written(name, store, progress, jobs, overrides, read_ranks)
+    return _written(name, store, progress, jobs, overrides, read_ranks, lambda: not unread)
 
 
 def read_again(
@@ -528,17 +539,18 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
     part = _part_path(folder, trace)
     origin = read_label(part).origin.removesuffix(_FAILED)
     if not origin:
-        return DataError(f"{trace} is not ingested yet")
+        return UnreadError(f"{trace} is not ingested yet")
     if not origin.endswith(_code()):
-        return DataError(f"{trace} was ingested by another version of Chopper; ingest it again")
+        return UnreadError(f"{trace} was ingested by another version of Chopper; ingest it again")
     if trace.exists() and _origin(trace) != origin:
-        return DataError(f"{trace} has changed since it was ingested; ingest it again")
+        return UnreadError(f"{trace} has changed since it was ingested; ingest it again")
     try:
         # Opening it verifies all but the large files.
         run = read_store(part)
         verify(part, large_files(part))
     except (DataError, OSError) as error:
-        return DataError(f"{part} is corrupt ({error}); remove it and ingest {trace}")
+        debug.note(f"{part} is corrupt: {error}")
+        return UnreadError(f"{trace} was ingested, but its part is corrupt; ingest it again")
     return DataError(run.failed[0][1]) if run.failed else run
 
 

@@ -39,7 +39,6 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import (
     distinct,
-    quantiles_along,
     quantiles_of,
     ranked,
     runs_of,
@@ -365,9 +364,11 @@ def _by_occurrence(found: Collectives) -> tuple[LineChart, ...]:
     gpus, gpu = ranked(table.gpu[rows])
     count = int(places.max()) + 1
     step = -(-count // _MAX_OCCURRENCES)
-    durations = np.full((-(-count // step), step, len(gpus)), np.nan)
-    durations[places // step, places % step, gpu] = table.duration_ns[rows] / 1e6
-    lines = quantiles_along(np.moveaxis(durations, 1, 0), (0.5,))[0]
+    # Of many groups a GPU has few of the collectives: most points of most lines are empty.
+    shape = -(-count // step), len(gpus)
+    owner = places // step * len(gpus) + gpu
+    medians = quantiles_of(table.duration_ns[rows], owner, shape[0] * shape[1], (0.5,))
+    lines = medians.reshape(shape) / 1e6
     of = f", medians of {step} each" if step > 1 else ""
     title = f"{table.text_of('operation', kind)}: duration by occurrence{of}"
     at = (np.arange(len(lines)) * step).astype(np.float64)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util import debug
+from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.arguments import READING
@@ -21,6 +23,8 @@ from chopper_tui.terminal import guard_mapped_files, remark
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+_MOST_NAMED: Final = 10
+_NUMBER: Final = re.compile(r"\d+")
 DESCRIPTION: Final = "Align a run once and write it to a store: a directory to share."
 OPTIONS: Final = f"""
     RUN? | a directory, or comma-separated trace files
@@ -40,6 +44,8 @@ def run(options: Namespace) -> int:
     overrides = overrides_of(
         options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel
     )
+    for name in filter(None, (options.output, options.into, options.finish)):
+        refuse_compressed(Path(name), "a store is a folder, which isn't compressed")
     if options.into:
         return _read_into(options)
     if not options.run and not options.finish:
@@ -61,8 +67,12 @@ def run(options: Namespace) -> int:
         if is_out_of_memory(error):
             tell("the ranks read so far are kept; the same command with more of it resumes")
         raise
-    for path, reason in failed:
-        tell(_left_out(path, reason))
+    _tell_left_out(failed, f"; `chopper info {store}` names all")
+    if failed and (parts := batch.parts_folder(store)).is_dir():
+        tell(
+            f"the ranks that were read are kept in {parts}: read the others with --into, then call "
+            "--finish again, or remove them"
+        )
     if not options.no_cache:
         _work_out(store, options.jobs)
     remark(str(store))
@@ -83,8 +93,20 @@ def _work_out(store: Path, jobs: int | None) -> None:
         debug.note(f"{store} is whole; its summary is not worked out: {error}")
 
 
-def _left_out(path: str, reason: str) -> str:
-    return f"left out: {reason}" if reason.startswith(path) else f"left out {path}: {reason}"
+def _tell_left_out(failed: Sequence[tuple[str, str]], who_names_all: str) -> None:
+    """Name each trace, or of many that failed for the same reason the first."""
+    from chopper_core.util.grouping import grouped_by
+
+    kinds = grouped_by(failed, lambda each: _NUMBER.sub("", each[1].replace(each[0], "")))
+    for alike in kinds.values():
+        if len(alike) > _MOST_NAMED:
+            path, reason = alike[0]
+            first = reason if reason.startswith(path) else f"{path}: {reason}"
+            tell(f"left out {len(alike):,} traces; the first: {first}{who_names_all}")
+            continue
+        for path, reason in alike:
+            is_named = reason.startswith(path)
+            tell(f"left out: {reason}" if is_named else f"left out {path}: {reason}")
 
 
 def _read_into(options: Namespace) -> int:
@@ -102,9 +124,14 @@ def _read_into(options: Namespace) -> int:
         raise UsageError("--engine goes with -o: --into reads on this machine only")
     with progress_line() as progress:
         outcomes = batch.ingest_into(options.run, Path(options.into), progress, jobs=options.jobs)
-    for trace, error in outcomes.items():
-        tell(_left_out(str(trace), str(error)) if error else f"read {trace}")
-    return 0 if any(error is None for error in outcomes.values()) else 1
+    read = [trace for trace, error in outcomes.items() if error is None]
+    if len(read) > _MOST_NAMED:
+        tell(f"read {len(read):,} traces")
+    else:
+        for trace in read:
+            tell(f"read {trace}")
+    _tell_left_out([(str(trace), str(error)) for trace, error in outcomes.items() if error], "")
+    return 0 if read else 1
 
 
 @contextmanager

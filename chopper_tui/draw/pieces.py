@@ -183,5 +183,15 @@ def short_number(value: float) -> str:
     return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
 
 
+def joined_rows(rows: Sequence[Pieces], width: int, gap: int) -> Pieces:
+    """Rows side by side, each in so many cells but the last, which ends where it does."""
+    joined: list[tuple[str, str]] = []
+    for place, row in enumerate(rows):
+        joined += row
+        if place < len(rows) - 1:
+            joined.append((" " * (width - width_of(row) + gap), "text"))
+    return joined
+
+
 def width_of(pieces: Pieces) -> int:
     return sum(cell_width(text) for text, _ in pieces)

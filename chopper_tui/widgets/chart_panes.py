@@ -21,7 +21,7 @@ from chopper_core.views.shared.signal_charts import SignalChart, kept_signal_cha
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.canvas import wanted
-from chopper_tui.draw.pieces import Pieces, marked
+from chopper_tui.draw.pieces import Pieces, joined_rows, marked
 from chopper_tui.draw.table import plan
 from chopper_tui.keymap import LIVE
 from chopper_tui.screen_data import ScreenSignal, Sparks, run_shown
@@ -29,6 +29,8 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
 from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
 
+_BETWEEN: Final = 3
+"""Cells between rows that are side by side."""
 _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
 
@@ -389,6 +391,9 @@ class RowsPane(DrawnPane):
             self._title = [("  ", "text"), (title, "dim")]
             self.redraw()
         else:
+            if not self.drawn:
+                self._title = [("  ", "text"), (title, "strong"), ("  computing…", "dim")]
+                self.redraw()
             self.draw(self.explorer.home, view, title, here)
 
     def on_click(self) -> None:
@@ -420,11 +425,18 @@ class RowsPane(DrawnPane):
         check()
         about = "" if here is not None else f"  {table_title(frame)}"
         self._title = [("  ", "text"), (title, "strong"), (about, "dim")]
-        shown = lines - 1 if len(frame) < lines else lines - 2
-        rows = range(min(len(frame), shown))
         signal = ScreenSignal(frame.signal, frame.means)
         signals = [frame.signal] if here is not None else []
         layout = plan(frame, width - self.is_panel, self.glyphs, signals=signals)
+        # Rows that have no room below each other go side by side, where their columns are few.
+        beside = 1
+        if len(frame) >= lines > 1 and not layout.sparks:
+            most = max((width - self.is_panel + _BETWEEN) // (layout.used + _BETWEEN), 1)
+            beside = min(most, -(-len(frame) // (lines - 1)))
+        fits = len(frame) <= beside * (lines - 1)
+        # Columns of one height, of which the last may be shorter.
+        high = -(-len(frame) // beside) if fits else lines - 2
+        rows = range(min(len(frame), beside * high))
         sparks = [Sparks(self.glyphs, each.cells, signal=signal, rows=len(frame))
                   for each in layout.sparks]  # fmt: skip
         for each in sparks:
@@ -439,6 +451,10 @@ class RowsPane(DrawnPane):
                 (first, ink), *others = pieces
                 pieces = [(f"{self.glyphs.cursor}{first[1:]}", ink), *others]
             drawn.append(pieces)
+        if beside > 1:
+            head, *own = drawn
+            every = [[head] * beside, *(own[line::high] for line in range(high))]
+            drawn = [joined_rows(each, layout.used, _BETWEEN) for each in every]
         rest = len(frame) - len(rows)
         return [*drawn, *([[(f"  {rest} more", "dim")]] if rest else [])]
 

@@ -40,6 +40,8 @@ from tests.demo import generated_files
 from tests.wording import Wording
 
 RANKS = (0, 3, 5)
+_CUT = b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op"'
+"""A trace that ends before its first activity."""
 
 
 @pytest.fixture
@@ -234,9 +236,7 @@ def test_a_worker_process_is_cancelled(source: Path, tmp_path: Path) -> None:
 
 def test_a_rank_that_cannot_be_read_is_named(source: Path, tmp_path: Path) -> None:
     content = trace(source, 3).read_bytes()
-    trace(source, 3).write_bytes(
-        b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op"'
-    )
+    trace(source, 3).write_bytes(_CUT)
     store = tmp_path / "out"
     (error,) = ingest_into(str(trace(source, 3)), store).values()
     assert error is not None and "rank3.json.gz" in str(error)
@@ -258,11 +258,76 @@ def test_a_rank_that_was_not_read_is_named(source: Path, tmp_path: Path) -> None
         ingest_into(str(trace(source, rank)), store)
     ((path, reason),) = finish(store, str(source))
     assert path == str(trace(source, 5)) and "not ingested yet" in reason
+    assert len(read_store(store).sources) == 2
+    with pytest.raises(DataError, match=r"1 of 3 traces can't be joined, .* is unchanged"):
+        finish(store, str(source))
+    # Once it is read, the parts of the others are still there.
+    ingest_into(str(trace(source, 5)), store)
+    assert finish(store, str(source)) == ()
+    same(stored(store, source), open_run(str(source), jobs=1))
+    assert leftovers(store) == []
     # Over a finished store a part of the ranks must not replace all of them.
     ingest_into(str(trace(source, 5)), store)
-    with pytest.raises(DataError, match="is unchanged"):
+    with pytest.raises(DataError, match=r"2 of 3 traces can't be joined, .* is unchanged"):
         finish(store, str(source))
-    assert len(read_store(store).sources) == 2
+    assert len(read_store(store).sources) == 3
+
+
+def test_parts_of_traces_that_are_damaged_are_not_kept(source: Path, tmp_path: Path) -> None:
+    """To read them again brings nothing."""
+    store = tmp_path / "out"
+    trace(source, 3).write_bytes(_CUT)
+    ingest_into(str(source), store, jobs=1)
+    assert len(finish(store, str(source))) == 1
+    assert leftovers(store) == []
+
+
+def test_a_job_that_still_writes_its_part_can_end(source: Path, tmp_path: Path) -> None:
+    store = tmp_path / "out"
+    ingest_into(str(trace(source, 0)), store)
+    begun = batch.parts_folder(store) / ".rank3.begun.new"
+    begun.mkdir()
+    finish(store, str(source))
+    assert begun.is_dir()
+    ingest_into(str(trace(source, 3)), store)
+    ingest_into(str(trace(source, 5)), store)
+    assert finish(store, str(source)) == ()
+    assert leftovers(store) == []
+
+
+def test_many_traces_that_lack_are_told_in_one_line(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "out"
+    content = trace(source, 0).read_bytes()
+    for number in range(100, 130):
+        trace(source, number).write_bytes(content)
+    for number in range(200, 230):
+        trace(source, number).write_bytes(_CUT)
+    assert main(["ingest", str(trace(source, 0)), "--into", str(store)]) == 0
+    assert main(["ingest", ",".join(str(trace(source, n)) for n in range(200, 230)),
+                 "--into", str(store)]) == 1  # fmt: skip
+    capsys.readouterr()
+    assert main(["ingest", str(source), "--finish", str(store), "--no-cache"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) < 6
+    assert any("left out 32 traces; the first: " in line for line in told)
+    assert any("left out 30 traces; the first: " in line for line in told)
+    assert any("are kept in" in line for line in told)
+
+
+def test_parts_of_another_version_are_named_once(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "out"
+    ingest_into(str(source), store, jobs=1)
+    monkeypatch.setattr(batch, "_code", lambda: "newer")
+    with pytest.raises(DataError) as caught:
+        finish(store)
+    text = str(caught.value)
+    assert "3 of 3 traces can't be joined, nothing was written" in text
+    assert text.count("another version") == 1 and f"--into {store}" in text
+    assert not store.exists()
 
 
 @pytest.mark.sweep

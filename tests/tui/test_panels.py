@@ -238,6 +238,29 @@ async def test_a_row_that_the_baseline_alone_has_leads_to_the_baseline() -> None
         assert (at.frame.view, at.label) == (replace(view, sort=at.frame.view.sort), label)
 
 
+async def test_rows_that_have_no_room_below_each_other_are_side_by_side() -> None:
+    """The operations of a replayed step have two columns: half the panel was empty."""
+    rows = [
+        Row(10 * at, 8, gpu=gpu, iteration=1 + at // 40, operation=f"op_{at % 40:02}")
+        for gpu in range(2)
+        for at in range(120)
+    ]
+    run = run_of_rows(rows)
+    async with explorer((200, 60), run, View(run.name, name="whatif", of="compute x0.8")) as at:
+        await until_drawn(at)
+        pane = at.explore.query_one(EvidencePane)
+        target = at.frame.target(at.explore.table.cursor)
+        labels = query(run_shown(run, target), target).labels
+        lines = ["".join(text for text, _ in line) for line in pane.drawn]
+        assert len(lines) <= pane.size.height and max(map(len, lines)) <= pane.size.width
+        body = [re.findall(r"op_\d\d", line) for line in lines if "op_" in line]
+        # Down the first column, then down the next one.
+        shown = [row[at] for at in range(len(body[0])) for row in body if len(row) > at]
+        assert len(body[0]) > 1 and shown == labels[: len(shown)]
+        rest = len(labels) - len(shown)
+        assert rest == 0 or lines[-1].strip() == f"{rest} more"
+
+
 async def until_drawn(at: Driven) -> None:
     async with asyncio.timeout(60):
         while not at.explore.query_one(EvidencePane).drawn:

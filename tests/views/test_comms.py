@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart, LineChart
@@ -16,6 +17,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan
+from tests.limited import within
 from tests.support import Row, rows_of, run_of
 from tests.wording import Wording
 
@@ -283,6 +285,27 @@ def test_many_occurrences_and_gpus_are_drawn_together() -> None:
         each = sorted(statistics.median(500 - gpu + n // 2 for n in own) for gpu in range(14))
         found = [line.numbers[place] * 1e6 for line in lines.series]
         assert found == pytest.approx([each[0], statistics.median(each), each[-1]])
+
+
+def test_occurrences_of_many_groups_take_memory_for_each_activity() -> None:
+    """Not for each collective on each GPU, most of which take no part in it."""
+    pairs, times = 400, 30
+    rows = [
+        Row(1_000 * n + gpu % 2, 100 + gpu, Kind.COMM, gpu=gpu, operation="all_reduce",
+            kernel=f"group {pair}")
+        for pair in range(pairs)
+        for gpu in (2 * pair, 2 * pair + 1)
+        for n in range(times)
+    ]  # fmt: skip
+    run = run_of(rows)
+    run = replace(run, table=replace(run.table, group=run.table.kernel))
+    query(run, parse("R?view=comms&by=collective"))
+    with within(60 << 20):  # All collectives × all GPUs are 77 MB.
+        lines = query(run, parse("R?view=comms")).charts[-1]
+    assert isinstance(lines, LineChart) and "medians of 40 each" in lines.title
+    least, _, most = (line.numbers * 1e6 for line in lines.series)
+    assert least.min() == pytest.approx(100)
+    assert most.max() == pytest.approx(100 + 2 * pairs - 1)
 
 
 def test_outliers_are_those_of_the_rule() -> None:
