@@ -10,9 +10,9 @@ import atexit
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final
@@ -92,9 +92,9 @@ class Pool:
         """What came of items, by their numbers, since the last call; if nothing did, wait for it so
         long."""
         found = {}
-        at_work = {each.pipe: each for each in self._workers if each.number >= 0}
-        for pipe in wait(at_work, seconds) if at_work else ():
-            worker = at_work[pipe]  # type: ignore[index]
+        at_work = {each.pipe.fileno(): each for each in self._workers if each.number >= 0}
+        for handle, _ in _polled(at_work, select.POLLIN).poll(1000 * seconds) if at_work else ():
+            worker = at_work[handle]
             try:
                 outcome = worker.pipe.recv()
             except Exception as error:  # It died, or what it sent can't be made here.
@@ -149,9 +149,15 @@ _pipes: Final[list[Connection]] = []
 
 def is_left() -> bool:
     """As a worker: whether nobody waits any more for what it does."""
+    return bool(_polled([_pipes[0].fileno()], 0).poll(0))
+
+
+def _polled(handles: Iterable[int], events: int) -> select.poll:
+    """These, with their ends: a tenth of the time of `multiprocessing.connection.wait`."""
     poll = select.poll()
-    poll.register(_pipes[0], 0)
-    return bool(poll.poll(0))
+    for handle in handles:
+        poll.register(handle, events)
+    return poll
 
 
 def _serve(pipe: Connection, begin: Callable[[], object], work: Work) -> None:
