@@ -20,6 +20,7 @@ from chopper_core.model.table import activity_count
 from chopper_core.model.view import SEPARATOR, Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
+from chopper_core.views import parsed_view, with_known_name
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 
@@ -169,7 +170,7 @@ class OpenRun:
         """The view of an address, with or without the run's name; raises UsageError."""
         rest = text.removeprefix(self.name)
         is_named = rest[:1] in ("", ":", "?")
-        asked = address.parse_below(rest if is_named else text)
+        asked = with_known_name(address.parse_below(rest if is_named else text))
         own = self.run.overrides.predicted
         if own and not asked.overrides.predicted:
             asked = replace(asked, overrides=replace(asked.overrides, predicted=own))
@@ -424,7 +425,7 @@ def runs(
     found: SeveralRuns = extension_part("runs", "a table of runs").open_runs(
         ",".join(names), names, given, jobs=jobs, use_cache=cache, overrides=overrides
     )
-    asked = address.parse(f"runs?view={view or RUNS}")
+    asked = parsed_view(f"runs?view={view or RUNS}")
     overrides = replace(overrides, settings=tuple(set), names=tuple(name))
     asked = replace(asked, run=found.name, overrides=overrides)
     given_too = {

@@ -20,6 +20,7 @@ from chopper_core.render.cells import column_texts
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.atomic import publish
+from chopper_core.util.compression import compressed, uncompressed_name
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.escape import Escaped, clean, escape_lines
 from chopper_core.views import OVERVIEW
@@ -210,7 +211,8 @@ def _parse(arguments: str) -> tuple[str, Path | None]:
         raise UsageError(f"no format {first!r}; the formats are {', '.join(SNAPSHOTS)}")
     path = Path(arguments.strip()) if first else None
     by_ending = {ending: name for name, ending in _ENDINGS.items()} | {PICTURE: PICTURE}
-    return by_ending.get(path.suffix[1:], "text") if path else "text", path
+    ending = Path(uncompressed_name(path.name)).suffix[1:] if path else ""
+    return by_ending.get(ending, "text"), path
 
 
 def snapshot_stem(view: View) -> str:
@@ -222,7 +224,7 @@ def snapshot_stem(view: View) -> str:
 def write_new(path: Path, content: Escaped) -> Path:
     """Write a file that doesn't exist; raises UsageError if it does, DataError if it can't be."""
     try:
-        publish(path, content.encode(), is_new=True)
+        publish(path, compressed(content.encode(), path.name), is_new=True)
     except FileExistsError as error:
         raise UsageError(f"{path} exists already; nothing was written") from error
     except OSError as error:

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import bare, names_meant, near_names
 from chopper_core.util.patterns import listed_entries
 from chopper_core.views import PLACES, TABS, TREE, VIEWS
-from chopper_tui.search import is_one_mistake
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
@@ -167,21 +167,21 @@ def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
     whole = text.strip().removeprefix(":").strip()
     verb, _, argument = whole.partition(" ")
     known = tuple(actions)
-    found = [each for each in known if each.verb == verb]
-    titled = {name: name for name in VIEWS} | {
-        tab.title.lower(): name for name, tab in TABS.items()
-    }
-    if not found and (name := titled.get(whole.lower(), "")):
-        return next(each for each in known if each.verb == "view"), name
-    if not found and verb:
-        found = [each for each in known if each.verb.startswith(verb)]
-    if not found:
-        names = (*(each.verb for each in known), *titled)
-        near = next((each for each in names if is_one_mistake(verb.lower(), each)), "")
-        hint = f"did you mean :{near}?" if near else "? lists the commands"
+    verbs = [each.verb for each in known]
+    titled = {name: name for name in VIEWS} | {tab.title: name for name, tab in TABS.items()}
+    exact = [name for word, name in titled.items() if bare(word) == bare(whole)]
+    names = names_meant(verb, verbs)
+    if verb not in verbs and exact:
+        return next(each for each in known if each.verb == "view"), exact[0]
+    if not names and len(begun := names_meant(whole, (), titled)) == 1:
+        return next(each for each in known if each.verb == "view"), begun[0]
+    if not names:
+        near = [f":{each}" for each in near_names(verb, (*verbs, *titled))]
+        hint = f"did you mean {' or '.join(near)}?" if near else "? lists the commands"
         raise UsageError(f"unknown command {verb!r}; {hint}")
-    if len(found) > 1:
-        raise UsageError(f"{verb!r} may be {', '.join(each.verb for each in found)}")
+    if len(names) > 1:
+        raise UsageError(f"{verb!r} may be {', '.join(names)}")
+    found = [each for each in known if each.verb == names[0]]
     if argument.strip() and not found[0].takes:
         raise UsageError(f":{found[0].verb} takes no argument")
     return found[0], argument.strip()

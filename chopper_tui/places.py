@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from chopper_core.model.run import Run
-from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, TABS, WHATIF, Tab, view_spec
+from chopper_core.util.naming import names_meant
+from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, TABS, WHATIF, Tab, view_name, view_spec
 from chopper_core.views.spec import SeveralRuns
-from chopper_tui.keymap import EXPLORE, LIVE
+from chopper_tui.keymap import EXPLORE, INFO, LIVE
 
 Tabs = Mapping[str, Tab]
 """Name of a view → its tab, in the order of the places."""
@@ -34,9 +35,10 @@ def tabs_at(tabs: Tabs, place: str) -> tuple[str, ...]:
 
 
 def view_named(text: str, tabs: Tabs) -> str:
-    """The view of a name or of a tab's title; raises UsageError for neither."""
-    titled = (name for name, tab in tabs.items() if text.lower() == tab.title.lower())
-    return text if text in tabs else next(titled, text)
+    """The view of a name or of a tab's title, as people type them; raises UsageError."""
+    titled = {tab.title: name for name, tab in tabs.items()}
+    found = names_meant(text, (*tabs, INFO), titled)
+    return found[0] if len(found) == 1 else view_name(text)
 
 
 def question_of_place(name: str) -> str:

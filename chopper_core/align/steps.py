@@ -7,6 +7,7 @@ by the names of ranges.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -18,7 +19,7 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
 from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counts_of, distinct, isin, numbered_rows
+from chopper_core.util.grouping import counted, counts_of, distinct, isin, numbered_rows
 from chopper_core.util.patterns import late, matched_group
 from chopper_core.work.kernel_classes import OPTIMIZER_CLASS
 
@@ -59,9 +60,9 @@ TRAINER_STEPS: Final = late(
 )
 """Ranges of trainers around a step, without a number; they count where no numbered ones are."""
 _FEWEST_CUT: Final = 3
-"""Launches in a row at an edge of a step whose activities are missing where the step is cut."""
+"""Activities that are missing at an edge of a step where the step is cut: launches in a row."""
 _SHARE_CUT: Final = 0.01
-"""Their least share of the step's launches: lost records are scattered."""
+"""Their least share of the step's: lost records are scattered."""
 _OPTIMIZER_STEP: Final = late(r"^Optimizer\.step#|^opt_step$")
 _LEADING: Final = late(r"^(?:sq)?(\d+)")
 _PEER_STEPS: Final = 3
@@ -223,16 +224,17 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
         labels.fill(found, Rule.NEIGHBOUR)
         without_loop = frozenset(spans.number[spans.lacks_loop].tolist())
         return IterationLabels(labels, place, _cut_steps(host, spans) | without_loop)
-    partial: set[int] = set()
-    if ends := _optimizer_ends(host):
+    ends = _optimizer_ends(host)
+    count = len(ends)
+    if ends:
         found = np.searchsorted(ends, points.time_ns, "left")
         labels.fill(found, Rule.BURST, points.known())
-        if len(found) and int(found.max()) == len(ends):
-            partial.add(len(ends))
     elif not points.known().any():
-        labels.fill(_kernel_bursts(host), Rule.BURST)
-    _label_unlinked(labels, host, partial)
-    return IterationLabels(labels, place, frozenset(partial))
+        found, count = _kernel_bursts(host)
+        labels.fill(found, Rule.BURST)
+    cut = _cut_unannotated(labels, host, ends, count)
+    _label_unlinked(labels, host, cut)
+    return IterationLabels(labels, place, frozenset(cut))
 
 
 def _with_unlinked(place: Index, spans: StepSpans, host: Host) -> Index:
@@ -281,6 +283,25 @@ def _cut_steps(host: Host, spans: StepSpans) -> frozenset[int]:
     return frozenset(cut)
 
 
+def _cut_unannotated(labels: Labels, host: Host, ends: Sequence[int], count: int) -> set[int]:
+    """Of steps that end with the optimizer, of which so many do: what is left behind the last one,
+    those with launches at an edge that have no activity, and the first if others show that it
+    isn't whole."""
+    numbers, sizes = counted(labels.codes[~labels.missing()])
+    if not len(numbers):
+        return set()
+    cut = set(numbers[numbers >= count].tolist())
+    if ends:
+        begins = [np.iinfo(np.int64).min, *ends[:-1]]
+        steps = StepSpans(np.arange(count), np.array(begins), np.array(ends))
+        cut |= _cut_steps(host, steps)
+    others = sizes[1:][~isin(numbers[1:], np.array([*cut], np.int64))]
+    least = int(min(others, default=0))
+    if least - sizes[0] >= max(_FEWEST_CUT, _SHARE_CUT * least):
+        cut.add(int(numbers[0]))
+    return cut
+
+
 def _annotated(host: Host) -> Intervals | None:
     for pattern in ANNOTATIONS:
         rows = np.flatnonzero(host.is_annotation & host.named(pattern))
@@ -314,17 +335,19 @@ def _optimizer_ends(host: Host) -> list[int]:
     return ends
 
 
-def _kernel_bursts(host: Host) -> Int32:
-    """Steps of a trace without host events: they end with a burst of optimizer kernels."""
+def _kernel_bursts(host: Host) -> tuple[Int32, int]:
+    """Steps of a trace without host events, and how many of them end: with a burst of optimizer
+    kernels."""
     activities = host.trace.activities
     optimizes = host.of_class(OPTIMIZER_CLASS)
     by_start = np.argsort(activities.start_ns, kind="stable")
     steps = np.flatnonzero(optimizes[by_start])
     iteration = np.full(len(activities), NO_LABEL, np.int32)
-    if len(steps):
-        last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]
-        iteration[by_start] = np.searchsorted(last, np.arange(len(by_start)), "left")
-    return iteration
+    if not len(steps):
+        return iteration, 0
+    last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]
+    iteration[by_start] = np.searchsorted(last, np.arange(len(by_start)), "left")
+    return iteration, len(last)
 
 
 class _Neighbours(Struct, frozen=True):
@@ -374,24 +397,30 @@ def _nearer(labels: Labels, host: Host, near: _Neighbours) -> Int32:
     return nearer
 
 
-def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
+def _label_unlinked(labels: Labels, host: Host, cut: set[int]) -> None:
     """Activities without a launch, where no annotation bounds the steps, as `_with_unlinked`.
 
-    Those before the first linked activity belong to the step before the first one, or to the first
-    if it is truncated.
+    Those before the first linked activity belong to the step before the first one, where steps have
+    one. Else they belong to the first, which the window cuts then unless they are a few; and to
+    none where others show that the first is whole without them.
     """
     known, unlinked = ~labels.missing(), ~host.links.points.known()
     if not known.any() or not unlinked.any():
         return
     near = _neighbours(labels, host)
-    head = _before_launches(labels, host, near)
-    first = int(labels.codes[known].min())
+    head = _before_launches(labels, host, near) & ~known
+    first, count = int(labels.codes[known].min()), int(head.sum())
+    own = labels.codes[known] == first
+    is_few = count < max(_FEWEST_CUT, _SHARE_CUT * (count + np.count_nonzero(own)))
     nearer = _nearer(labels, host, near)
-    if first in partial or first == 0:
-        labels.fill(first, Rule.NEIGHBOUR, head)
-    elif head.any():
+    if first > 0 and first not in cut and count:
         labels.fill(first - 1, Rule.WINDOW, head)
-        partial.add(first - 1)
+        cut.add(first - 1)
+    elif is_few or first in cut or own.all():
+        labels.fill(first, Rule.NEIGHBOUR, head)
+        cut |= set() if is_few else {first}
+    else:
+        nearer[head] = NO_LABEL
     labels.fill(nearer, Rule.NEIGHBOUR, unlinked)
 
 

@@ -13,7 +13,7 @@ are paired by their kernels (`same_work`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from chopper_core.analyses.same_work import MIN_SHARED, Side, same_work, sampled_rows
 from chopper_core.columns import Metric, Values
-from chopper_core.columns.derived import difference
+from chopper_core.columns.derived import of_sides, whole_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64
@@ -60,9 +60,26 @@ class Pairs(Struct, frozen=True):
                 found.append(Values(np.full(len(places), np.nan)))
         return found[0], found[1]
 
-    def difference(self, metric: Metric, ours: Values, base: Values, runs: Sequence[Run]) -> Values:
-        """Ours less the baseline, of values that are aligned."""
-        return difference(metric, ours, base, runs, (self.ours >= 0, self.base >= 0))
+    def known(
+        self,
+        metric: Metric,
+        values: Callable[[str], tuple[Values, Values]],
+        runs: Sequence[Run],
+    ) -> tuple[Values, Values]:
+        """A figure of both sides in the order of pairs, 0 in rows of which a side has none.
+
+        `values` are those of a figure by its name, in the rows of each side.
+        """
+        sides = self.aligned(*values(metric.name))
+        could = [places >= 0 for places in (self.ours, self.base)]
+        unknown = [there & ~side.present() for there, side in zip(could, sides, strict=True)]
+        if np.any(unknown) and (whole := whole_of(metric)):
+            wholes = self.aligned(*values(whole))
+            could = [
+                there & (each.known(missing=0.0) > 0)
+                for there, each in zip(could, wholes, strict=True)
+            ]
+        return of_sides(metric, sides, runs, could)
 
 
 def matched(ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str]) -> Pairs:

@@ -18,7 +18,9 @@ from chopper_core.columns import (
     Metric,
     Scope,
     Values,
+    metric_named,
 )
+from chopper_core.columns.derived import difference
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, PLACES
@@ -94,14 +96,18 @@ class Sides(Struct, frozen=True):
         return replace(self, ours=ours, base=base, pairs=matched([""], [""], {}))
 
     def values(self, known: Metric) -> tuple[Values, Values]:
-        return self.pairs.aligned(self.ours.values(known), self.base.values(known))
+        def of_rows(name: str) -> tuple[Values, Values]:
+            metric = known if name == known.name else metric_named(name)
+            return self.ours.values(metric), self.base.values(metric)
+
+        return self.pairs.known(known, of_rows, self.runs)
 
     @property
     def runs(self) -> tuple[Run, Run]:
         return self.ours.run, self.base.run
 
     def difference(self, known: Metric) -> Values:
-        return self.pairs.difference(known, *self.values(known), self.runs)
+        return difference(known, *self.values(known), self.runs)
 
     @property
     def baseline_name(self) -> str:

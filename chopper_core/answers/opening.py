@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 def asked_view(text: str) -> View:
     """The view of an address; a run whose path looks like one is a path. Raises UsageError."""
-    from chopper_core.model.address import parse
+    from chopper_core.views import parsed_view
 
-    return View(text) if os.path.exists(text) else parse(text)
+    return View(text) if os.path.exists(text) else parsed_view(text)
 
 
 def home_of(view: View) -> View:

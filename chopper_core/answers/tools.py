@@ -30,6 +30,7 @@ from chopper_core.store.format import paths_of
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.escape import cut_text
 from chopper_core.util.progress import Progress, silent
+from chopper_core.views import parsed_view
 from chopper_core.views.spec import SeveralRuns
 
 MAX_LIMIT: Final = 50
@@ -189,11 +190,11 @@ class Toolbox:
     def _view(self, text: str) -> View:
         """The view of an address, of the run opened last where it names none."""
         if not address.is_below(text):
-            return address.parse(text)
+            return parsed_view(text)
         if not self._run:
             raise UsageError("the address names no run, and none is open; open one first")
         separator = "" if text[:1] in ("", ":", "?") else ":"
-        return address.parse(f"{self._run}{separator}{text}")
+        return parsed_view(f"{self._run}{separator}{text}")
 
     def _check(self, name: str, overrides: Overrides) -> None:
         places = paths_of(name)
@@ -248,7 +249,7 @@ class Toolbox:
         return self._frame(what_if_view(self._view(address), questions, by), MAX_LIMIT)
 
     def _diff(self, a: str, b: str, path: str = "", limit: int = DEFAULT_LIMIT) -> str:
-        return self._frame(address.parse(compared_address(a, b, path)), limit)
+        return self._frame(parsed_view(compared_address(a, b, path)), limit)
 
     def _define(self, word: str) -> str:
         run = self._runner.run_of(self._view("")) if self._run else None

@@ -36,7 +36,14 @@ _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
 """Levels whose rows occur in several layers."""
 _QUANTILES: Final = {"median": 0.5, "p95": 0.95}
 _MEASURED: Final = (Theme.TELEMETRY, Theme.COUNTERS)
-"""Figures that may be unknown of what is there."""
+"""Figures that may be unknown of any row that is there."""
+_WHOLES: Final = {
+    **dict.fromkeys(
+        ("idle_host_ns", "idle_launch_ns", "idle_latency_ns", "idle_queued_ns"), "idle_ns"
+    ),
+    **dict.fromkeys(("prep_overhead_ns", "call_overhead_ns"), "launch_overhead_ns"),
+}
+"""Parts that a row without launch records doesn't tell apart, and what each is a part of."""
 DELTA: Final = "_delta"
 RELATIVE: Final = "_delta_pct"
 
@@ -126,9 +133,14 @@ def run_without(metric: Metric, sides: Sequence[Values], runs: Sequence[Run]) ->
     """The run of a side of which nothing has a figure: its telemetry, counters or shapes may
     lack."""
     for side, run in zip(sides, runs, strict=True):
-        if not side.present().any() and not _has(run, metric):
+        if not _knows(metric, side, run):
             return run
     return None
+
+
+def _knows(metric: Metric, values: Values, run: Run) -> bool:
+    """Whether a run has a figure, of the rows that are shown or of others."""
+    return bool(values.present().any()) or _has(run, metric)
 
 
 def _has(run: Run, metric: Metric) -> bool:
@@ -138,32 +150,54 @@ def _has(run: Run, metric: Metric) -> bool:
     return run.memo(("has", metric.name), has_any)
 
 
-def difference(
-    metric: Metric, ours: Values, base: Values, runs: Sequence[Run], exist: Sequence[Mask]
-) -> Values:
-    """Ours less the baseline, of the two runs; `exist` are the rows that each side has.
+def whole_of(metric: Metric) -> str | None:
+    """What a figure that adds up is a part of, where it can be unknown of what is there.
 
-    A sum is 0 in a row that one side lacks, so that the differences of the rows add up to that of
-    the total. What isn't measured isn't 0: what a run lacks altogether, and what telemetry or
-    counters don't have of a row that is there, has no difference.
+    It is 0 where that is 0, and unknown where that isn't and nothing measured it. Empty: it is
+    unknown of any row that is there. None: a row that lacks it has none of it.
+    """
+    if metric.theme in _MEASURED:
+        return ""
+    return "compute_busy_ns" if metric.theme is Theme.BREAKDOWN else _WHOLES.get(metric.name)
+
+
+def of_sides(
+    metric: Metric, sides: Sequence[Values], runs: Sequence[Run], could: Sequence[Mask]
+) -> tuple[Values, Values]:
+    """A figure of the same rows of two runs, with 0 where a side has a row none of whose time,
+    work or energy could be the figure's; a row that isn't there has none.
+
+    `could` are the rows of each side in which it could be: all that are there, or those that have
+    any of its whole. What a run lacks altogether is unknown everywhere.
+    """
+    found = []
+    for side, run, there in zip(sides, runs, could, strict=True):
+        none = ~there & ~side.present()
+        if metric.reduces == Reduces.SUM and none.any() and _knows(metric, side, run):
+            numbers = np.where(none, np.zeros((), side.numbers.dtype), side.numbers)
+            side = replace(side, numbers=numbers, missing=~side.present() & ~none)
+        found.append(side)
+    return found[0], found[1]
+
+
+def difference(metric: Metric, ours: Values, base: Values, runs: Sequence[Run]) -> Values:
+    """Ours less the baseline, of the two runs, as `of_sides` has them.
+
+    A sum of which a row has none counts as 0 there, so that the differences of the rows add up to
+    that of the total. What isn't measured isn't 0: it has no difference.
     """
     sides = (ours, base)
     if run_without(metric, sides, runs) is not None:
         return Values(np.zeros(len(ours)), np.ones(len(ours), np.bool_))
-    if metric.reduces == Reduces.SUM:
-        numbers = [np.where(side.present(), side.numbers, 0) for side in sides]
+    numbers = [side.numbers for side in sides]
+    missing = ~(ours.present() & base.present())
+    if metric.reduces == Reduces.SUM and whole_of(metric) is None:
         missing = ~(ours.present() | base.present())
-        if metric.theme in _MEASURED:
-            for side, there in zip(sides, exist, strict=True):
-                missing |= there & ~side.present()
-        numbers = [np.where(missing, 0, side) for side in numbers]
-    else:
-        numbers = [side.numbers for side in sides]
-        missing = ~(ours.present() & base.present())
+        numbers = [np.where(side.present(), side.numbers, 0) for side in sides]
     if ours.words is not None:
         missing = np.ones(len(ours), np.bool_)
     with np.errstate(invalid="ignore"):
-        return Values(numbers[0] - numbers[1], missing)
+        return Values(np.where(missing, 0, numbers[0] - numbers[1]), missing)
 
 
 def relative(ours: Values, base: Values) -> Values:

@@ -18,6 +18,7 @@ from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.grouping import grouped_by
+from chopper_core.util.naming import bare, near_names
 from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin, plugins
 
@@ -110,26 +111,22 @@ def find_column(text: str, known: Iterable[Metric]) -> tuple[Metric, float] | No
 
     The number is what a figure in the heading's unit is multiplied by; 0: it names no unit.
     """
-    wanted = _spelling(text)
+    wanted = bare(text)
     titled: tuple[Metric, float] | None = None
-    bare: Metric | None = None
+    unscaled: Metric | None = None
     for metric in known:
-        title = _spelling(metric.title)
-        if wanted == metric.name.lower():
+        title = bare(metric.title)
+        if wanted == bare(metric.name):
             return metric, 0.0
         if wanted == title or (wanted == "%" and metric.title.startswith("% of ")):
             titled = titled or (metric, 0.0)
         elif wanted == title.strip("%"):
-            bare = bare or metric  # `roof<57` of % roof
+            unscaled = unscaled or metric  # `roof<57` of % roof
         elif wanted.startswith(title):
             for scale in metric.unit.scales if isinstance(metric.unit, Unit) else ():
-                if scale.text and wanted == title + _spelling(scale.text):
+                if scale.text and wanted == title + bare(scale.text):
                     titled = titled or (metric, scale.divisor)
-    return titled if titled is not None or bare is None else (bare, 0.0)
-
-
-def _spelling(text: str) -> str:
-    return "".join(text.lower().split())
+    return titled if titled is not None or unscaled is None else (unscaled, 0.0)
 
 
 def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[str, ...]:
@@ -155,11 +152,9 @@ def worst_first(name: str) -> str:
 
 
 def nearest_names(name: str) -> str:
-    from difflib import get_close_matches
-
     titles = (name, name.rpartition("_")[0])  # time_ms: a title with a unit
     near = [known.name for known in METRICS.values() if known.title in titles]
-    near = near or get_close_matches(name, METRICS, 3)
+    near = near or near_names(name, METRICS)
     hint = f"; did you mean {' or '.join(near)}?" if near else ";"
     return f"{hint} `chopper metrics` lists all"
 

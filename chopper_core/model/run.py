@@ -87,6 +87,7 @@ from chopper_core.util.grouping import (
     run_sums,
     sums_of,
 )
+from chopper_core.util.naming import one_named
 
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
@@ -574,9 +575,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
                 why = "counters that this run has no samples of at the same times"
             raise UsageError(f"the signal {name!r} needs {why}")
         if name not in _RUNNING:
-            raise UsageError(
-                f"unknown signal {name!r}; this run has {', '.join(self.signal_names)}"
-            )
+            return self.signal(one_named("signal", name, self.signal_names))
         title, kinds = _RUNNING[name]
         return self.memo(("signal", name), lambda: self._share_running(name, title, kinds))
 

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.phrases import level_title
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS, is_split
 from chopper_core.model.units import time_text
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import one_named
 from chopper_core.util.patterns import late
 
 SHORTEST_NS: Final = 100
@@ -342,11 +344,8 @@ def pivot(view: View, level: str) -> View:
 
 def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
     """The same view with its figures as a statistic over instances; raises UsageError."""
-    if stat not in STATISTICS:
-        raise UsageError(f"unknown statistic {stat!r}; choose from {', '.join(STATISTICS)}")
-    for level in over:
-        if level not in LEVELS:
-            raise UsageError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")
+    stat = one_named("statistic", stat, STATISTICS)
+    over = [level_named(level) for level in over]
     is_sum = stat == SUM
     return replace(view, stat="" if is_sum else stat, over=() if is_sum else tuple(over))
 
@@ -369,12 +368,18 @@ def baseline_view(view: View) -> View:
     )
 
 
+def level_named(text: str, names: Sequence[str] = LEVELS) -> str:
+    """The level that people type, by its name or as screens call it; raises UsageError."""
+    return one_named("level", text, names, {level_title(name): name for name in names})
+
+
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
     """A full order that begins with the given levels; the others follow in default order."""
-    for level in levels:
-        if level not in (*LEVELS, *DIMENSIONS) and not is_split(level):
-            there = ", ".join((*LEVELS, *DIMENSIONS, *SPLITS, "iteration%N"))
-            raise UsageError(f"unknown level {level!r}; the levels are {there}")
+    known = (*LEVELS, *DIMENSIONS)
+    levels = [
+        level if level in known or is_split(level) else level_named(level, (*known, *SPLITS))
+        for level in levels
+    ]
     if len(set(levels)) != len(levels):
         raise UsageError(f"the order {','.join(levels)} repeats a level")
     return (*levels, *(level for level in LEVELS if level not in levels))

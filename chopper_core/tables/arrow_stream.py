@@ -12,7 +12,6 @@ from chopper_core.util.compression import Compression
 
 _STEP_BYTES: Final = 1 << 14
 """Arrow drops what a read that fails has decompressed so far."""
-_CODECS: Final = {"zstd": "zstd", "bzip2": "bz2", "LZ4": "lz4"}
 _ENDS_EARLY: Final = "Truncated"
 _LARGE_WINDOW: Final = "too much memory for decoding"
 _NO_MEMORY: Final = "not enough memory"
@@ -42,7 +41,7 @@ class _CompressedBytes:
 
 def can_decompress(compression: Compression) -> bool:
     """Whether this build of Arrow can: a distribution may leave codecs out."""
-    return bool(pa.Codec.is_available(_CODECS[compression.name]))
+    return bool(pa.Codec.is_available(compression.codec))
 
 
 class ArrowStream:
@@ -56,7 +55,7 @@ class ArrowStream:
     ) -> None:
         self.problem = ""
         """Why the stream ends before it should, as the rest of a sentence that starts with it."""
-        self._codec = _CODECS[compression.name]
+        self._codec = compression.codec
         self._read_compressed, self._rewind = read, rewind
         self._given = 0
         self._stream = self._opened()

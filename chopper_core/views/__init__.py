@@ -5,8 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from msgspec.structs import replace
+
+from chopper_core.model.address import parse
+from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import bare, one_named
 from chopper_core.util.plugins import Plugin
 
 if TYPE_CHECKING:
@@ -104,11 +109,35 @@ def view_module(name: str) -> ViewModule:
         return cast("ViewModule", import_module(_OF_SETS[name]))
     if (plugin := plugin_of(name)) is not None:
         return cast("ViewModule", plugin.load("SPEC", "answer"))
-    # People type what the header shows.
-    for each, tab in TABS.items():
-        if name.lower() in (tab.title.lower(), tab.name.lower(), PLACES[tab.place].lower()):
-            raise UsageError(f"unknown view {name!r}; {tab.name} is view={each}")
-    raise UsageError(f"unknown view {name!r}; the views are {', '.join(views_of_one_run())}")
+    found = view_name(name)
+    if found == TREE:
+        raise UsageError(f"{name} isn't a view of its own: an address without view= is the tree")
+    return view_module(found)
+
+
+def view_name(text: str) -> str:
+    """The name of a view that people type: of its module, or as the header shows it, in any case,
+    or cut; raises UsageError."""
+    if text in VIEWS or text in _OF_SETS or text == TREE:
+        return text
+    for name, tab in TABS.items():
+        if bare(text) in (bare(tab.title), bare(tab.name), bare(PLACES[tab.place])):
+            return name
+    titles = {tab.title: name for name, tab in TABS.items()}
+    return one_named("view", text, (*views_of_one_run(), *SET_VIEWS), titles)
+
+
+def parsed_view(text: str) -> View:
+    """The view of an address, its name as people type it; raises UsageError."""
+    return with_known_name(parse(text))
+
+
+def with_known_name(view: View) -> View:
+    """A view with the name that its own means; raises UsageError."""
+    if not view.name or view.name == "info" or plugin_of(view.name) is not None:
+        return view
+    name = view_name(view.name)
+    return replace(view, name="" if name == TREE else name)
 
 
 def views_of_one_run() -> tuple[str, ...]:

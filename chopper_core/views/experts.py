@@ -81,10 +81,10 @@ def answer(run: Run, view: View) -> ViewResult:
     labels = [*map(str, names.tolist())]
     order = np.argsort(-sums, kind="stable")[:_MOST_BARS]
     bars = BarChart(
-        f"{'tokens' if loads.is_tokens else 'MB exchanged'} per step",
-        "" if loads.is_tokens else "MB",
+        f"{'tokens' if loads.is_tokens else 'bytes exchanged'} per step",
+        "" if loads.is_tokens else "B",
         tuple(f"{by} {labels[row]}" for row in order.tolist()),
-        (Series("load", sums[order] / (1 if loads.is_tokens else 1e6)),),
+        (Series("load", sums[order].astype(np.float64)),),
         "",
     )
     own_columns = columns_of(figures)

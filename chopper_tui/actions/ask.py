@@ -14,11 +14,13 @@ from chopper_core.columns import METRICS
 from chopper_core.model import address
 from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
+from chopper_core.model.table import is_split
 from chopper_core.model.view import ALL_TIME, View, with_view
 from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import one_named
 from chopper_core.views import RUNS, WHATIF, view_spec
 from chopper_core.views.query import query, reason_against_view
 from chopper_core.views.spec import SeveralRuns, splits_of
@@ -145,7 +147,8 @@ async def by(screen: Explorer, argument: str) -> None:
     if argument:
         kept = runs_filter(screen.view)
         # As its dialog calls it, too: steps are `iteration` in an address.
-        split = {level_title(choice): choice for choice in choices}.get(argument, argument)
+        titles = {level_title(choice): choice for choice in choices}
+        split = argument if is_split(argument) else one_named("split", argument, choices, titles)
         await screen.change(replace(screen.view, by=split, filter=kept, sort="", columns=()))
         return
     options = [(choice, level_title(choice), "") for choice in choices]

@@ -32,7 +32,7 @@ async def export(screen: Explorer, argument: str) -> None:
     """Write the run for another program: perfetto, chakra, parquet, tables and more. Within a step,
     with the cursor on one, or with `step=N`, formats that take a step write it alone, of all GPUs.
     """
-    from chopper_core.render.exports import EXPORTS, export_format
+    from chopper_core.render.exports import EXPORTS, export_format, format_named
 
     refuse_of_set(screen)
     name, _, path = argument.partition(" ")
@@ -41,6 +41,7 @@ async def export(screen: Explorer, argument: str) -> None:
         screen.say(f"the formats are {', '.join(EXPORTS)}")
         open_command(screen, "export ")
         return
+    name = format_named(name)
     step = screen.step if "iteration" in export_format(name).TAKES else ""
     if asked is not None:
         step, path = (

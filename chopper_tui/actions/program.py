@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import one_named
 from chopper_core.util.patterns import listed_entries
 from chopper_tui.actions.arguments import accepts
 from chopper_tui.actions.compare import refuse_of_set
@@ -103,8 +104,8 @@ def theme(screen: Explorer, argument: str) -> None:
     """Choose the colours: for a dark or light terminal, high contrast, or the terminal's own 16."""
     from chopper_tui.draw.theme import THEMES
 
-    if argument and argument not in THEMES:
-        raise UsageError(f"unknown theme {argument!r}; the themes are {', '.join(THEMES)}")
+    if argument:
+        argument = one_named("theme", argument, THEMES)
     following = THEMES[(THEMES.index(screen.app.theme) + 1) % len(THEMES)]
     screen.app.theme = argument or following
     screen.say(f"theme {screen.app.theme}")

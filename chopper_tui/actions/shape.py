@@ -15,7 +15,7 @@ from chopper_core.columns.derived import instance_levels, underlying
 from chopper_core.columns.filter import NO_ROW
 from chopper_core.model.phrases import count, level_title
 from chopper_core.model.table import SPLITS, is_split
-from chopper_core.model.view import STATISTICS, SUM, as_statistic
+from chopper_core.model.view import STATISTICS, SUM, as_statistic, level_named
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.render.cells import (
     beginning,
@@ -24,6 +24,7 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import names_meant
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.find import names_found
@@ -332,7 +333,9 @@ async def pivot(screen: Explorer, argument: str) -> None:
     above, rest = screen.view.order[: len(screen.view.path)], _levels_below(screen)
     if argument:
         if argument not in rest and (argument in above or not is_split(argument)):
-            raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
+            if not rest or set(names_meant(argument, above)) - set(names_meant(argument, rest)):
+                raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
+            argument = level_named(argument, rest)
         view = pivoted(screen.view, argument)
         columns = columns_for(argument, screen.view, screen.columns)
         await screen.change(replace(view, columns=columns))

@@ -12,6 +12,7 @@ from chopper_core.render.cells import (
     scale_title,
 )
 from chopper_core.util.errors import UsageError
+from chopper_core.util.naming import names_meant
 from chopper_core.views import view_spec
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
@@ -41,7 +42,8 @@ def limits(screen: Explorer, argument: str) -> None:
             pair = float(warning), float(alarm)
         except ValueError:
             name, pair = "", (0.0, 0.0)
-        if name not in Limits.__struct_fields__ or not all(0 <= each <= 1e6 for each in pair):
+        name = next(iter(names_meant(name, Limits.__struct_fields__)), "")
+        if not name or not all(0 <= each <= 1e6 for each in pair):
             names = ", ".join(Limits.__struct_fields__)
             raise UsageError(f"limits are NAME WARNING ALARM, such as hot_c 90 95, of {names}")
         chosen = replace(chosen, **{name: pair})

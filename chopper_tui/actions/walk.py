@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.model import address
 from chopper_core.model.phrases import level_title
 from chopper_core.model.view import at_level, sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import OVERVIEW, RUNS
+from chopper_core.views import OVERVIEW, RUNS, parsed_view
 from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
@@ -363,7 +362,7 @@ def _trail_at(screen: Explorer, argument: str) -> Trail:
     runs = screen.home.others if isinstance(screen.home, SeveralRuns) else ()
     known = sorted((own, screen.home.name, *runs), key=len, reverse=True)
     has_run = any(argument.startswith(name) for name in known)
-    view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
+    view = parsed_view(argument if has_run else f"{own}:{argument.lstrip(':')}")
     if view.run not in known:
         raise UsageError(f"{argument} is an address of another run; this one is {own}")
     if view.overrides and view.overrides != screen.view.overrides:

@@ -36,6 +36,8 @@ OPTIONS: Final = f"""
     several --base RUN | further baselines with the settings of A, for --fail-if: a run, a pattern
         of paths, or a directory of runs; the limit has to be exceeded beyond their spread
         too
+    --strict | exit code 4 also for a limit that can't be judged: a figure that the run lacks, too
+        few steps, or noise
     --anyway | judge limits also of runs that aren't comparable: of other work, layout, steps or
         GPUs, or with doubts about a limit's figure
     --junit FILE | write the results as JUnit XML, for the page of a job{TABLE}{READING}"""
@@ -50,7 +52,7 @@ def run(options: Namespace) -> int:
         return show.run(options)
     from chopper_core.analyses.base import baseline_of
     from chopper_core.analyses.comparable import comparability, not_comparable
-    from chopper_core.analyses.gate import FAIL, judge
+    from chopper_core.analyses.gate import FAIL, PASS, judge
     from chopper_core.render.junit import ERROR
     from chopper_core.views.query import frame_of
 
@@ -69,8 +71,18 @@ def run(options: Namespace) -> int:
         raise DataError(f"{refusal}; --anyway judges the limits all the same")
     judged = judge(opened, base, options.fail_if, others)
     write_text(_printed(frame_of(opened, view), judged, pair, options), options)
-    _write_junit(options, [(each.limit.text, each.verdict, each.sentence) for each in judged])
-    return EXCEEDED if any(each.verdict == FAIL for each in judged) else 0
+    # Of a strict gate what isn't known to pass fails.
+    verdicts = [
+        FAIL if options.strict and each.verdict != PASS else each.verdict for each in judged
+    ]
+    _write_junit(
+        options,
+        [
+            (each.limit.text, verdict, each.sentence)
+            for each, verdict in zip(judged, verdicts, strict=True)
+        ],
+    )
+    return EXCEEDED if FAIL in verdicts else 0
 
 
 def _baselines(options: Namespace) -> list[str]:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from chopper_core.render.exports import EXPORTS, ExportOptions, export, export_format
+from chopper_core.render.exports import EXPORTS, ExportOptions, export, export_format, format_named
 from chopper_tui.commands.arguments import READING
 from chopper_tui.commands.options import open_one_with, progress_line, view_of
 from chopper_tui.commands.output import tell
@@ -28,7 +28,7 @@ EPILOG: Final = "\n".join(
 
 
 def run(options: Namespace) -> int:
-    export_format(options.to)
+    options.to = format_named(options.to)
     asked = ExportOptions(
         **{name: getattr(options, name) for name in ExportOptions.__struct_fields__}
     )

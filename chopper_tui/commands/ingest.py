@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util import debug
+from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.arguments import READING
@@ -43,6 +44,8 @@ def run(options: Namespace) -> int:
     overrides = overrides_of(
         options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel
     )
+    for name in filter(None, (options.output, options.into, options.finish)):
+        refuse_compressed(Path(name), "a store is a folder, which isn't compressed")
     if options.into:
         return _read_into(options)
     if not options.run and not options.finish:

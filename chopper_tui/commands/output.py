@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.util.atomic import publish
+from chopper_core.util.compression import compressed, uncompressed_name
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands import PROGRAM
 from chopper_tui.terminal import remark, size_in, terminal_size
@@ -58,7 +59,7 @@ def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) ->
 
 def format_of(options: Namespace) -> str:
     """The format that is asked for, else that of the suffix of the output, else text."""
-    suffix = Path(options.output).suffix if options.output else ""
+    suffix = Path(uncompressed_name(options.output)).suffix if options.output else ""
     return str(options.format or _FORMAT_SUFFIXES.get(suffix, "text"))
 
 
@@ -92,7 +93,7 @@ def write_text(text: Escaped, options: Namespace) -> None:
         if path.exists() and not path.is_file():  # a device, a pipe
             path.write_text(text, encoding="utf-8")
         else:
-            publish(path.resolve(), text.encode())
+            publish(path.resolve(), compressed(text.encode(), path.name))
     except OSError as error:
         raise DataError(f"{options.output} can't be written: {error.strerror}") from error
     remark(options.output)

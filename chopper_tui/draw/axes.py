@@ -12,8 +12,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, Composition, LineChart, SignalRows
-from chopper_core.model.units import LONG_TIMES, is_on_a_clock, moment_text
+from chopper_core.model.charts import (
+    BarChart,
+    Composition,
+    GpuLanes,
+    HeatMap,
+    Icicle,
+    LineChart,
+    SignalRows,
+    StepBars,
+)
+from chopper_core.model.units import LONG_TIMES, Unit, is_on_a_clock, moment_text, unit_of_file
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import quantile_of
 from chopper_tui.draw.pieces import Line
@@ -68,12 +77,24 @@ class Axis(Struct, frozen=True):
 
     def line(self, cells: int) -> str:
         line = ""
+        for text, at in self.fitting(cells):
+            line = line.ljust(at) + text
+        return line[:cells]
+
+    def fitting(self, cells: int) -> list[tuple[str, int]]:
+        """The labels that have room in so many cells, and where each begins: the last one, which
+        has the unit, and those that leave a gap to the one before."""
+        placed = []
         for place, text in zip(self.places, self.texts, strict=True):
             middle = round(self.share(place) * (cells - 1))
-            at = max(min(middle - len(text) // 2, cells - len(text)), 0)
-            if at > len(line) + bool(line) or not line:
-                line = line.ljust(at) + text
-        return line[:cells]
+            placed.append((text, max(min(middle - len(text) // 2, cells - len(text)), 0)))
+        kept: list[tuple[str, int]] = []
+        end, last = -1, placed[-1:]
+        for text, at in placed[:-1]:
+            if at > end + bool(kept) and at + len(text) < last[0][1]:
+                kept.append((text, at))
+                end = at + len(text)
+        return kept + last
 
     def ruler(self, cells: int, is_ascii: bool) -> str:
         line = ["─"] * cells
@@ -214,25 +235,65 @@ def drawable(value: T) -> T:
 
 
 def in_fitting_units(chart: Any) -> Any:
-    """A chart of times in ms in the unit that suits the longest: minutes of a long run, say."""
+    """A chart in the units that suit the largest figure of each axis: GB of many bytes, minutes of
+    a long run."""
     changes: dict[str, Any] = {}
-    if isinstance(chart, LineChart | SignalRows) and chart.x_unit == "ms":
+    if isinstance(chart, LineChart | SignalRows):
         ends = [each for each in chart.x if np.size(each)]
-        length, unit = _time_unit(ends)
+        length, unit = _fitting_unit(chart.x_unit, ends)
         x = tuple(np.asarray(each) / length if np.ndim(each) else each / length for each in chart.x)
-        changes = {"x": x, "x_unit": unit} if unit != "ms" else {}
-    if isinstance(chart, BarChart | LineChart | Composition) and chart.unit == "ms":
-        sums = [each.numbers for each in chart.series]
-        length, unit = _time_unit(sums if isinstance(chart, LineChart) else [np.nansum(sums, 0)])
-        if isinstance(chart, BarChart) and length > 1:
-            length, unit = 1e-6, "ns"  # each bar in the unit that suits it
-        series = tuple(replace(each, numbers=each.numbers / length) for each in chart.series)
-        changes |= {"series": series, "unit": unit} if unit != "ms" else {}
+        changes = {"x": x, "x_unit": unit} if length != 1 else {}
+    if isinstance(chart, GpuLanes) and chart.steps is not None:
+        return replace(chart, steps=in_fitting_units(chart.steps))
+    figures = _figures_of(chart)
+    if not figures or (isinstance(chart, BarChart) and chart.unit == Unit.NS):
+        return replace(chart, **changes) if changes else chart
+    length, unit = _fitting_unit(chart.unit, figures)
+    if isinstance(chart, BarChart) and chart.unit == "ms" and length > 1:
+        length, unit = 1e-6, "ns"  # each bar in the unit that suits it
+    if length != 1:
+        changes |= _divided(chart, length) | {"unit": unit}
+        named, own = chart.title, f" {chart.unit}"
+        changes["title"] = f"{named.removesuffix(own)} {unit}" if named.endswith(own) else named
     return replace(chart, **changes) if changes else chart
 
 
-def _time_unit(numbers: Sequence[Any]) -> tuple[float, str]:
-    longest = max((float(np.nanmax(np.abs(each), initial=0.0)) for each in numbers), default=0.0)
+def _figures_of(chart: Any) -> list[Any]:
+    """The figures along the axis of a chart that has one unit; bars and wholes are sums."""
+    if isinstance(chart, LineChart):
+        return [each.numbers for each in chart.series]
+    if isinstance(chart, BarChart | Composition):
+        return [np.nansum([each.numbers for each in chart.series], 0)]
+    if isinstance(chart, SignalRows | HeatMap | StepBars):
+        return [chart.numbers]
+    return [row.numbers for row in chart.rows] if isinstance(chart, Icicle) else []
+
+
+def _divided(chart: Any, length: float) -> dict[str, Any]:
+    if isinstance(chart, LineChart | BarChart | Composition):
+        parts = (replace(each, numbers=each.numbers / length) for each in chart.series)
+        return {"series": tuple(parts)}
+    if isinstance(chart, Icicle):
+        return {"rows": tuple(replace(row, numbers=row.numbers / length) for row in chart.rows)}
+    means = {"means": chart.means / length} if isinstance(chart, SignalRows) else {}
+    return {"numbers": chart.numbers / length, **means}
+
+
+def _fitting_unit(unit: str, figures: Sequence[Any]) -> tuple[float, str]:
+    """What figures in a unit are divided by to be in the unit that suits the largest, and that."""
+    sizes = (float(np.nanmax(np.abs(each), initial=0.0)) for each in figures)
+    largest = max(sizes, default=0.0)
+    if unit == "ms":
+        return _time_unit(largest)
+    if unit == Unit.NS:
+        length, unit = _time_unit(largest / 1e6)
+        return length * 1e6, unit
+    scale = unit_of_file(unit).scale(largest, is_whole=False)
+    return (scale.divisor, scale.text) if largest else (1.0, unit)
+
+
+def _time_unit(longest: float) -> tuple[float, str]:
+    """The same of figures in ms."""
     if 0 < longest < _SHORT_MS:
         return 1e-3, "µs"
     if longest < _LONG_MS:

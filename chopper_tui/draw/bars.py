@@ -171,8 +171,8 @@ def _beside(chart: BarChart, sums: Float64) -> list[str]:
 
 def _figure(number: float, unit: str) -> str:
     """A bar's figure; a time in ns has the unit that suits it, which the title has of others."""
-    if unit != "ns" and 0 < number < _LEAST_FIGURE:
-        return f"<{_LEAST_FIGURE}"
+    if unit != "ns" and 0 < abs(number) < _LEAST_FIGURE:
+        return f"<{_LEAST_FIGURE}" if number > 0 else f">-{_LEAST_FIGURE}"
     return time_text(number) if unit == "ns" and np.isfinite(number) else short_number(number)
 
 

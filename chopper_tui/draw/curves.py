@@ -91,7 +91,16 @@ def plotted(
             if axis is not None:
                 ruler = figure.ruler(name, side=side)
                 ruler.lim(0, 1)
-                ruler.ticks(axis_shares(np.array(axis.places), axis).tolist(), list(axis.texts))
+                shares = axis_shares(np.array(axis.places), axis).tolist()
+                # plotext leaves out a label that meets the one before, even that with the unit.
+                cells = width - y_axis.label_width - 1
+                fitting = {text for text, _ in axis.fitting(cells)}
+                some = [
+                    (share, text)
+                    for share, text in zip(shares, axis.texts, strict=True)
+                    if name == "y" or text in fitting
+                ]
+                ruler.ticks([share for share, _ in some], [text for _, text in some])
         for x, y, text in texts:
             place = x_axis.share(x), y_axis.share(y)
             figure.draw(figure.text(*place, text, alignment="left"))

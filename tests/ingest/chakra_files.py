@@ -9,7 +9,7 @@ from typing import Any
 from chopper_core.extensions.chakra.et import write_et
 from chopper_core.extensions.chakra.schema import Attribute, Metadata, Node, NodeType, Value
 from chopper_core.model.run import Run
-from chopper_core.model.table import ADDITIVE, COLUMNS, Category
+from chopper_core.model.table import ADDITIVE, COLUMNS
 
 TYPES = {bool: "bool", int: "int64", float: "double", str: "string"}
 
@@ -41,10 +41,7 @@ def written(path: Path, nodes: Iterable[Node], **metadata: Value) -> Path:
 
 
 def sorted_rows(run: Run) -> dict[str, list[Any]]:
-    """The columns of a run's activities as plain values, labels as text, in an order of their own.
-
-    Without the rows of idle time outside steps, which a file of activities has no place for.
-    """
+    """The columns of a run as plain values, labels as text, in an order of their own."""
     table = run.table
     columns: dict[str, list[Any]] = {name: table.column(name).tolist() for name in COLUMNS}
     for name, texts in (
@@ -54,6 +51,5 @@ def sorted_rows(run: Run) -> dict[str, list[Any]]:
     ):
         columns[name] = [texts[code] if code >= 0 else "" for code in columns[name]]
     keys = [columns[name] for name in ("gpu", "start_ns", *sorted(columns.keys() - {*ADDITIVE}))]
-    rows = [row for row in range(len(table)) if table.category[row] != Category.OUTSIDE]
-    order = sorted(rows, key=lambda row: [key[row] for key in keys])
+    order = sorted(range(len(table)), key=lambda row: [key[row] for key in keys])
     return {name: [values[row] for row in order] for name, values in columns.items()}

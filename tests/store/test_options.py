@@ -96,6 +96,7 @@ OF_OPTIONS = {
     "--fail-if": "step_time>+2%",
     "--base": "{other}",
     "--anyway": None,
+    "--strict": None,
     "--iteration": "11",
     "--gaps": None,
     "--host": None,

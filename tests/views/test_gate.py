@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,6 +220,27 @@ def test_the_command_fails_where_a_limit_is_exceeded(
     assert capsys.readouterr().out == f"@main\t{tmp_path / 'a'}\n"
     assert main(["baseline", "remove", "main"]) == 0
     assert main(["baseline", "remove", "main"]) == 2
+
+
+def test_a_strict_gate_fails_what_it_cannot_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A figure that the run lacks, or a difference within noise, else stays green forever."""
+    from chopper_core.store.writer import write_store
+    from chopper_tui.cli import main
+
+    write_store(run_with(1), tmp_path / "a")
+    file = tmp_path / "results.xml"
+    pair = ["diff", str(tmp_path / "a"), str(tmp_path / "a"), "--junit", str(file)]
+    for limit in ("energy_j>+5%", "step_time>+0%"):
+        asked = [*pair, "--fail-if", limit]
+        assert main(asked) == 0
+        assert capsys.readouterr().out.startswith("inconclusive: ")
+        assert 'failures="0"' in file.read_text() and 'skipped="1"' in file.read_text()
+        assert main([*asked, "--strict"]) == 4
+        assert capsys.readouterr().out.startswith("inconclusive: ")
+        assert 'failures="1"' in file.read_text() and 'skipped="0"' in file.read_text()
+    assert main([*pair, "--fail-if", "step_time>+50%", "--strict"]) == 0
 
 
 def run_between(seed: int, noise: float = 0.03, factor: float = 1.0) -> Run:

@@ -267,7 +267,7 @@ def test_a_difference_of_medians_needs_both() -> None:
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("R?stat=mode", "unknown statistic 'mode'; choose from sum, mean"),
+        ("R?stat=mode", "unknown statistic 'mode'; the statistics are sum, mean"),
         ("R?stat=mean&over=stream", "unknown level 'stream'"),
         ("R?over=gpu", "needs stat="),
     ],

@@ -10,17 +10,23 @@ from __future__ import annotations
 import ast
 import heapq
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 
 from chopper_core.align.collectives import group_label
 from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
 from chopper_core.align.rank import NO_NAME, used_names
+from chopper_core.align.rank_account import OUTSIDE_NAMES, OutsideTime, with_outside
 from chopper_core.extensions.chakra.graph import (
+    IDLE,
+    IDLE_PARTS,
+    OUTSIDE,
+    STEPS,
     ExecutionGraph,
     attributes_of,
     cycle_of,
@@ -29,10 +35,11 @@ from chopper_core.extensions.chakra.graph import (
 )
 from chopper_core.extensions.chakra.host_pieces import graph_host_lane
 from chopper_core.extensions.chakra.schema import COMMUNICATION, MEMORY, CommType, NodeType
-from chopper_core.model.accounting import accounted
+from chopper_core.model.accounting import OutsideGaps, accounted
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.side_table import SideTables, side_tables
+from chopper_core.model.side_table import HostSteps, SideTables, side_tables
+from chopper_core.model.step_spans import StepSpans
 from chopper_core.model.table import (
     LABELLED,
     LEVELS,
@@ -64,6 +71,11 @@ RULES: Final = tuple(f"{level}_rule" for level in LABELLED)
 _NS_PER_US: Final = 1_000
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, SyntaxError, LookupError, TypeError)
 _LATEST_NS: Final = 2**62
+_Time = Annotated[int, Meta(gt=-(2**60), lt=2**60)]
+_Length = Annotated[int, Meta(ge=0, lt=2**60)]
+_Steps = list[tuple[Annotated[int, Meta(ge=0, lt=2**31)], _Time, _Length]]
+_Outside = list[tuple[str, _Time, _Length]]
+_Idle = list[tuple[_Length, _Length, _Length, _Length]]
 _PIECE: Final = re.compile(r"\(\d+\)$")
 """Upstream's converter cuts an operator at its launches and numbers the pieces."""
 _STEP: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ _]?#?)(\d{1,9})$")
@@ -167,6 +179,9 @@ def align_graph(
         for name, stated, own in zip(RULES, nodes.stated_rules(), labels, strict=True)
     }
     columns |= accounted(start, duration, kind, stream, launch, iteration.codes).columns
+    if (own := _own_times(graph, rows)) is not None:
+        columns |= own.idle
+        extras = {**extras, **side_tables(HostSteps.of({0: own.steps}))}
     table = KernelTable(
         names=[*(name or NO_NAME for name in graph.names), *groups],
         operations=operations,
@@ -187,8 +202,48 @@ def align_graph(
         measured=measured,
         **columns,
     )
+    table = table if own is None else with_outside(table, own.outside)
     order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
     return used_names(table.take(order)), extras
+
+
+class _OwnTimes(Struct, frozen=True):
+    """What a file of Chopper's own says of the time in which nothing runs."""
+
+    steps: StepSpans
+    outside: OutsideTime
+    idle: Mapping[str, Int64]
+    """Columns in ns, a value per activity."""
+
+
+def _own_times(graph: ExecutionGraph, rows: Index) -> _OwnTimes | None:
+    """None where the file, or a part of it, doesn't say so."""
+    if not str(graph.metadata.get("schema", "")).startswith(SCHEMA):
+        return None
+    idle = np.zeros((len(IDLE_PARTS), len(graph)), np.int64)
+    try:
+        steps = msgspec.json.decode(str(graph.metadata[STEPS]), type=_Steps)
+        outside = msgspec.json.decode(str(graph.metadata.get(OUTSIDE, "[]")), type=_Outside)
+        if column := graph.attributes.get(IDLE):
+            idle[:, column.nodes] = np.array(msgspec.convert(column.values, _Idle)).T
+    except _UNREADABLE:
+        return None
+    number, begin, lasts = np.array(steps, np.int64).reshape(-1, 3).T
+    begin = begin + _origin_ns(graph)
+    spans = StepSpans(number, begin, begin + lasts)
+    if (begin[1:] < spans.end_ns[:-1]).any():
+        return None
+    known = [OUTSIDE_NAMES.index(name) if name in OUTSIDE_NAMES else 0 for name, _, _ in outside]
+    begin, lasts = np.array([each[1:] for each in outside], np.int64).reshape(-1, 2).T
+    begin = begin + _origin_ns(graph)
+    gaps = OutsideGaps(begin, begin + lasts, np.zeros(len(outside), np.intp))
+    parts = dict(zip(IDLE_PARTS, idle[:, rows], strict=True))
+    idle_ns = sum(each for name, each in parts.items() if name != "idle_after_ns")
+    return _OwnTimes(
+        spans,
+        OutsideTime.of_gpu(0, gaps, np.array(known, np.int8)),
+        {**parts, "idle_ns": np.asarray(idle_ns, np.int64)},
+    )
 
 
 class _GpuNodes:

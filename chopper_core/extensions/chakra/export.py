@@ -19,7 +19,15 @@ from msgspec import Struct, structs
 
 from chopper_core.extensions.chakra.et import write_et
 from chopper_core.extensions.chakra.execution_graph import RULES
-from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, STATED
+from chopper_core.extensions.chakra.graph import (
+    IDLE,
+    IDLE_PARTS,
+    IO_SIDES,
+    KEPT,
+    OUTSIDE,
+    STATED,
+    STEPS,
+)
 from chopper_core.extensions.chakra.graph_nodes import (
     CONTROL,
     STATED_KINDS,
@@ -58,6 +66,7 @@ from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostSteps
 from chopper_core.model.table import NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
 from chopper_core.tables.losses import ABSENT
@@ -286,6 +295,7 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
         "world_size": max(run.world, len(run.gpus)),
         "time_origin_ns": plan.scope.origin_ns,
     }
+    values |= _times_of_steps(run, gpu.index, plan)
     if run.groups:
         values["process_groups"] = json.dumps([structs.asdict(group) for group in run.groups])
     if gpu.hardware:
@@ -299,6 +309,28 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
     if cut := sorted(run.partial_iterations.get(gpu.index, ())):
         values["truncated_iterations"] = cut
     return Metadata(_VERSION, {name: typed(value) for name, value in values.items()})
+
+
+def _times_of_steps(run: Run, gpu: int, plan: _Plan) -> dict[str, Value]:
+    """The steps that the host of a GPU annotates, and the time outside them, as far as written."""
+    table, chosen, origin_ns = run.table, plan.scope.iteration, plan.scope.origin_ns
+    steps = [
+        [number, begin - origin_ns, end - begin]
+        for number, begin, end in run.side(HostSteps).spans(gpu).rows()
+        if chosen in (None, number)
+    ]
+    rows = np.flatnonzero((table.category == Category.OUTSIDE) & (table.gpu == gpu))
+    outside = [
+        [table.operations[code], end - lasts - origin_ns, lasts]
+        for code, end, lasts in zip(
+            table.operation[rows].tolist(),
+            table.start_ns[rows].tolist(),
+            table.idle_ns[rows].tolist(),
+            strict=True,
+        )
+    ]
+    found: dict[str, Value] = {STEPS: json.dumps(steps)}
+    return found | ({OUTSIDE: json.dumps(outside)} if outside and chosen is None else {})
 
 
 def _nodes(run: Run, gpu: int, plan: _Plan) -> Iterator[Node]:
@@ -332,6 +364,8 @@ def _nodes(run: Run, gpu: int, plan: _Plan) -> Iterator[Node]:
             start_us=_in_us(int(table.start_ns[row]) - plan.scope.origin_ns),
             duration_us=duration_us[row],
         )
+        if any(idle := [int(table.column(name)[row]) for name in IDLE_PARTS]):
+            node.attributes[IDLE] = Attribute("int64_list", idle)
         if node_of[row] != NO_NODE:
             kept = attributes.of(gpu, node_of[row])
             _add_kept(node, kept, plan.transfers.get(row), plan)

@@ -243,13 +243,22 @@ READ: Final = frozenset(
     )
 )  # fmt: skip
 """Attributes that the kernel table has columns for."""
-USED: Final = READ | {"comm_size", "num_ops", "num_ops_type", "fw_tid"}
+USED: Final = READ | {"comm_size", "num_ops", "num_ops_type", "fw_tid", "idle_ns"}
 """Attributes that labels, times and figures come from."""
 KEPT: Final = "kept_attributes"
 """In the metadata of Chopper's own files: the names of attributes that the run kept of a trace."""
 STATED: Final = "dependencies_ns"
 """The attribute of Chopper's own files with an activity's dependencies: the host's work before it,
 and for each dependency its id and the host's work on the way; in ns."""
+IDLE: Final = "idle_ns"
+"""The attribute of Chopper's own files with the idle time that an activity is charged with, by
+`IDLE_PARTS`; where a node lacks it, there is none."""
+IDLE_PARTS: Final = ("idle_host_ns", "idle_launch_ns", "idle_unknown_ns", "idle_after_ns")
+STEPS: Final = "steps_ns"
+"""In the metadata of Chopper's own files: number, begin and duration of each step that the host
+annotates. A file without it has no idle time of its own: it comes from the activities' times."""
+OUTSIDE: Final = "outside_steps_ns"
+"""There, too: name, begin and duration of each time outside the steps."""
 CONTROL: Final = "control"
 SHOWN_TYPES: Final = (
     NodeType.MEM_LOAD,

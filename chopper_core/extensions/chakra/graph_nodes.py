@@ -62,6 +62,8 @@ class GraphScope(Struct, frozen=True):
     """The start of the first node."""
     lane: HostLane | None
     """The host's work, where the graph has it."""
+    iteration: int | None
+    """The only step, if it is one."""
     gaps: bool
     """Time as nodes in which nothing else runs: on the host, or without its work on the GPU."""
 
@@ -79,7 +81,7 @@ def graph_scope(run: Run, rows: Index, options: ExportOptions) -> GraphScope:
     if options.host:
         lane = chosen_lane(run, rows, options)
         origin_ns = min(origin_ns, int(lane.start_ns.min(initial=NEVER)))
-    return GraphScope(rows, origin_ns, lane, options.gaps)
+    return GraphScope(rows, origin_ns, lane, options.iteration, options.gaps)
 
 
 def graph_nodes(run: Run, gpu: int, scope: GraphScope) -> Iterator[GraphNode]:

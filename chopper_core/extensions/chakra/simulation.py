@@ -20,7 +20,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.extensions.chakra import et
-from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.graph import (
+    IDLE,
+    OUTSIDE,
+    STEPS,
+    AttributeColumn,
+    ExecutionGraph,
+    GraphBuilder,
+)
 from chopper_core.extensions.chakra.graph_run import TICK_CLOCK, graph_run
 from chopper_core.extensions.chakra.host_pieces import GAP, HOST
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
@@ -68,7 +75,9 @@ _COMM_STREAM: Final = 1
 _NS_PER_US: Final = 1_000
 _TICKS: Final = ("Wall time", "finished")
 """Statistics that are the end of a system's last node."""
-_TIMES: Final = ("ts_ns", "dur_ns", "launch_ns", HOST)
+_TIMES: Final = ("ts_ns", "dur_ns", "launch_ns", HOST, IDLE)
+_TIMES_OF_ALL: Final = ("reconstructed", "time_origin_ns", STEPS, OUTSIDE)
+"""In the metadata."""
 
 
 class SimulatedRun(Struct, frozen=True):
@@ -310,11 +319,7 @@ def _timed(graph: ExecutionGraph, path: Path, number: int, system: SystemEvents)
     for name, times in (("ts_ns", started), ("dur_ns", lasted)):
         types = ["int64"] * len(places)
         attributes[name] = AttributeColumn(types, array("q", places), times.tolist())
-    metadata = {
-        name: value
-        for name, value in graph.metadata.items()
-        if name not in ("reconstructed", "time_origin_ns")
-    }
+    metadata = {name: value for name, value in graph.metadata.items() if name not in _TIMES_OF_ALL}
     start_us, duration_us = np.zeros((2, len(graph)), np.int64)
     start_us[places], duration_us[places] = started // _NS_PER_US, lasted // _NS_PER_US
     kind = np.full(len(graph), NodeType.INVALID, np.int8)

@@ -19,7 +19,9 @@ from msgspec import Struct
 from chopper_core.model.table import activity_rows
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import temporary_path
+from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.naming import one_named
 from chopper_core.util.plugins import declared, plugins
 from chopper_core.util.progress import Progress, silent
 
@@ -63,13 +65,15 @@ class ExportFormat(Protocol):
 
 
 def export_format(name: str) -> ExportFormat:
+    name = format_named(name)
     if name in EXPORTS:
         return cast(ExportFormat, import_module(EXPORTS[name]))
-    known = plugins("exports")
-    if name not in known:
-        formats = ", ".join((*EXPORTS, *known))
-        raise UsageError(f"unknown format {name!r}; the formats are {formats}")
-    return cast(ExportFormat, known[name].load(*_NEEDED))
+    return cast(ExportFormat, plugins("exports")[name].load(*_NEEDED))
+
+
+def format_named(text: str) -> str:
+    """The format that people type; raises UsageError."""
+    return text if text in EXPORTS else one_named("format", text, (*EXPORTS, *plugins("exports")))
 
 
 def export(
@@ -83,6 +87,7 @@ def export(
 
     Raises UsageError for an option that the format doesn't take, and as `ExportFormat.write`.
     """
+    name = format_named(name)
     module = export_format(name)
     asked = options or ExportOptions()
     plain = ExportOptions()
@@ -111,6 +116,7 @@ def chosen_rows(run: Run, options: ExportOptions, *, has_outside: bool = False) 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
+    refuse_compressed(path, "this format is a folder, which isn't compressed")
     with new_file(path) as fresh:
         fresh.mkdir()
         yield fresh

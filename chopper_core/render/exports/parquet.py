@@ -13,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.render.kernel_rows import kernel_rows, measured_counters, measured_signals
 from chopper_core.util.arrays import encodable
+from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.progress import Progress
 
 DESCRIPTION: Final = "the kernel table, a row per activity, for pandas, DuckDB, polars"
@@ -26,6 +27,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     """Write one file, with counters and the means of signals where the run has them."""
     import pyarrow.parquet as pq
 
+    refuse_compressed(path, "a Parquet file is compressed already")
     rows = chosen_rows(run, options, has_outside=True)
     counters = measured_counters(run)
     signals = measured_signals(run)

@@ -7,9 +7,7 @@ gives them, so that readers of Kineto traces, Chopper among them, take the file 
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from itertools import islice
 from math import isnan
 from pathlib import Path
@@ -34,7 +32,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
-from chopper_core.util.compression import COMPRESSED_TRACE, GZIP
+from chopper_core.util.compression import COMPRESSED_TRACE, compressing
 from chopper_core.util.grouping import (
     distinct,
     places_by,
@@ -57,14 +55,13 @@ _CATEGORIES: Final = {
 _LABEL_TRACKS: Final = 1 << 30
 """Number of the first track that is no stream."""
 _CHUNK: Final = 1 << 14
-_COMPRESSION: Final = 5
 
 Event = dict[str, Any]
 _Flows = Mapping[int, tuple[str, int, str]]
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
-    """Write one file; it is gzipped if its name says so."""
+    """Write one file, compressed as its name says."""
     rows = chosen_rows(run, options)
     table = run.table
     origin_ns = int(table.start_ns[rows].min())
@@ -77,11 +74,11 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         "chopper": {"schema": SCHEMA, "run": encodable(run.name), "marks": list(run.marks)},
         **({"chopper_generated": run.generated} if run.generated else {}),
     }
-    with new_file(path) as fresh, fresh.open("wb") as plain, ExitStack() as stack:
-        file: Any = plain
-        if path.suffix == GZIP.ending:
-            # Without a name and a time in it: the same run gives the same file.
-            file = stack.enter_context(gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0))
+    with (
+        new_file(path) as fresh,
+        fresh.open("wb") as plain,
+        compressing(plain, path.name) as file,
+    ):
         file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')
         separator, of_gpu = b"", places_by(table.gpu[rows])
         for number, gpu in enumerate(run.gpus):

@@ -21,6 +21,7 @@ from chopper_core.columns.derived import (
     DELTA,
     RELATIVE,
     delta_of,
+    difference,
     is_difference,
     relative,
     relative_of,
@@ -83,15 +84,24 @@ def compared(run: Run, view: View) -> Frame:
     else:
         pairs = all_with(ours.labels, row)
 
+    def frames(known: str) -> tuple[Frame, Frame]:
+        """Both sides with a column, which may not be asked for."""
+        if known in ours.values:
+            return ours, base
+        here = children(run, replace(ours.view, columns=(known,)))
+        return here, of_base(here)
+
+    def of_rows(known: str) -> tuple[Values, Values]:
+        here, there = frames(known)
+        return here.values[known], there.values[known]
+
     @cache
     def figure(name: str) -> tuple[Metric, Values]:
-        here, there, known = ours, base, underlying(name)
-        if known not in ours.values:
-            here = children(run, replace(ours.view, columns=(known,)))
-            there = of_base(here)
+        known = underlying(name)
+        here, _ = frames(known)
         metric = next(each for each in here.columns if each.name == known)
-        sides = pairs.aligned(here.values[known], there.values[known])
-        return _compared(name, metric, *sides, (run, other), pairs)
+        sides = pairs.known(metric, of_rows, (run, other))
+        return _compared(name, metric, *sides, (run, other))
 
     def values(name: str) -> Values:
         return figure(name)[1]
@@ -198,12 +208,12 @@ def _row_notes(pairs: Pairs, renamed: int, level: str) -> list[str]:
 
 
 def _compared(
-    name: str, metric: Metric, ours: Values, base: Values, runs: Sequence[Run], pairs: Pairs
+    name: str, metric: Metric, ours: Values, base: Values, runs: Sequence[Run]
 ) -> tuple[Metric, Values]:
     if name.endswith(RELATIVE):
         return relative_of(metric), relative(ours, base)
     if name.endswith(DELTA):
-        return delta_of(metric), pairs.difference(metric, ours, base, runs)
+        return delta_of(metric), difference(metric, ours, base, runs)
     return metric, ours
 
 
@@ -215,8 +225,7 @@ def _total(column: Metric, ours: Frame, base: Frame, runs: Sequence[Run]) -> Num
     if base is ours:
         return None  # The differences from one of the rows add up to nothing.
     metric = next(each for each in ours.columns if each.name == known)
-    sides, whole = (numbered([left]), numbered([right])), matched([""], [""], {})
-    return _compared(column.name, metric, *sides, runs, whole)[1].at(0)
+    return _compared(column.name, metric, numbered([left]), numbered([right]), runs)[1].at(0)
 
 
 def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def held_rows(run: Run, view: View) -> ViewResult:
     order = np.argsort(-held_bytes, kind="stable")[:_MAX_BARS]
     order = order[held_bytes[order] > 0]
     top = tuple(labels[row] for row in order.tolist())
-    bars = (Series("held", held_bytes[order] / 1e9),)
+    bars = (Series("held", held_bytes[order].astype(np.float64)),)
     found = table_view(
         view,
         rows,
@@ -68,7 +68,7 @@ def held_rows(run: Run, view: View) -> ViewResult:
         notes=_notes(run, peak),
         charts=(
             _over_time(run, rows.events, peak),
-            BarChart("held at the peak", "GB", top, bars, by if has_peaks else ""),
+            BarChart("held at the peak", "B", top, bars, by if has_peaks else ""),
         ),
     )
     return replace(found, by=by if by != "operation" else "")
@@ -158,9 +158,9 @@ def _over_time(run: Run, own: Index, peak: MemoryPeak) -> LineChart:
     x = ((cut[:-1] + cut[1:]) / 2 - _origin_ns(run)) / 1e6
     ends = np.maximum(at[1:], begins + 1)
     lines = {
-        name: largest_between(values[events], begins, ends) / 1e9
+        name: largest_between(values[events], begins, ends)
         for name, values in (("reserved", memory.reserved), ("allocated", memory.allocated))
         if values[events].any()
     }
-    chart = LineChart.over(f"memory of GPU {gpu} over time", "GB", "time", "ms", x, lines)
+    chart = LineChart.over(f"memory of GPU {gpu} over time", "B", "time", "ms", x, lines)
     return replace(chart, is_nested=True)

@@ -100,9 +100,9 @@ def log_charts(run: Run, training: Training) -> tuple[Chart, ...]:
     for name, figure in (("reserved", "reserved_bytes"), ("used", "memory_bytes")):
         values = training.figures.get(figure, np.empty(0))
         if len(own := np.flatnonzero(np.isfinite(values))):
-            sizes[name] = _thinned(x[own], values[own] / 1e9)
+            sizes[name] = _thinned(x[own], values[own])
     if sizes:
-        found.append(_lines("memory of the GPU that needs most, over the run", "GB", sizes))
+        found.append(_lines("memory of the GPU that needs most, over the run", "B", sizes))
     return tuple(found)
 
 

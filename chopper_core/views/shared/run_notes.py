@@ -8,7 +8,7 @@ from chopper_core.columns.derived import instance_levels
 from chopper_core.model.inputs import REPEATED_STEPS, TIMES_NOTES
 from chopper_core.model.phrases import by_number
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 
@@ -92,6 +92,8 @@ def run_notes(run: Run, view: View) -> list[str]:
         notes.append(f"{which} lost data; see `chopper info`")
     if run.memo(("repeated",), lambda: any(REPEATED_STEPS in s.findings for s in run.sources)):
         notes.append("step annotations repeat numbers: a step is all that has its number")
+    if run.memo(("unannotated",), lambda: _ends_with_optimizer(run)):
+        notes.append("no step is annotated: they end with the optimizer, counted from 0")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
     for count, text in (
         (waiting, "being written, not read yet"),
@@ -100,6 +102,12 @@ def run_notes(run: Run, view: View) -> list[str]:
         if count:
             notes.append(f"{count} file{'s' if count > 1 else ''} {text}")
     return notes
+
+
+def _ends_with_optimizer(run: Run) -> bool:
+    if not len(run.table):
+        return False
+    return bool((run.table.column("iteration_rule")[run.pairs.first] == Rule.BURST).any())
 
 
 def filter_note(count: int, hidden: int) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""Windows of a profiler that begin and end anywhere in a loop whose steps aren't annotated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import Category
+from chopper_core.model.view import View
+from chopper_core.views.query import query
+from tests.align.traces import ADAM, GEMM, MAIN, TinyTrace
+from tests.support import opened_events
+
+STEPS, KERNELS, OPTIMIZER = 4, 240, 10
+EACH_US = 10
+"""From a kernel to the next."""
+STEP_US = EACH_US * (KERNELS + OPTIMIZER)
+FEW = 3
+"""Activities that a step may lack and counts as whole: at least 1 % of it are more here, too."""
+
+
+def window(begin_us: int, end_us: int, ahead_us: int | None) -> TinyTrace:
+    """What a profiler sees from `begin_us` to `end_us`: of the host, which is so far ahead of the
+    GPU, and of the GPU; None: of the GPU alone."""
+    trace, whole = TinyTrace(), TinyTrace()
+    for number in range(STEPS * (KERNELS + OPTIMIZER)):
+        place = number % (KERNELS + OPTIMIZER)
+        start = 1_000 + EACH_US * number
+        name = ADAM if place >= KERNELS else GEMM
+        if ahead_us is None:
+            whole.gpu(name, start, EACH_US - 1)
+            continue
+        at = start - ahead_us - 3
+        if place == KERNELS:
+            until = at + EACH_US * OPTIMIZER - 5
+            whole.note("Optimizer.step#AdamW.step", at - 1, until, MAIN)
+        if place == KERNELS // 2:
+            whole.op("autograd::engine::evaluate_function: MmBackward0", at, at + 5)
+        whole.launch(name, at, start=start, duration=EACH_US - 1)
+    trace.events = [
+        each
+        for each in whole.events
+        if begin_us <= each["ts"] and each["ts"] + each["dur"] <= end_us
+    ]
+    return trace
+
+
+def sizes(run: Run) -> dict[int, int]:
+    """The activities of each step that counts."""
+    table = run.table
+    found: dict[int, int] = {}
+    for number, category in zip(table.iteration.tolist(), table.category.tolist(), strict=True):
+        if number >= 0 and category != Category.OUTSIDE:
+            found[number] = found.get(number, 0) + 1
+    return {number: size for number, size in found.items() if number not in run.cut_iterations}
+
+
+@given(
+    begin=st.integers(0, 2 * STEP_US),
+    length=st.integers(STEP_US, STEPS * STEP_US),
+    ahead_us=st.sampled_from((None, 0, 5, 400, STEP_US - 300)),
+)
+def test_a_step_that_a_window_cuts_is_not_a_whole_one(
+    begin: int, length: int, ahead_us: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    trace = window(begin, begin + length, ahead_us)
+    assume(trace.count())
+    run = opened_events(tmp_path_factory.mktemp("window"), trace.events)
+    found = sizes(run)
+    # Whether the first step is whole, another one shows.
+    assume(len(found) > 1)
+    for number, size in found.items():
+        assert KERNELS + OPTIMIZER - FEW < size <= KERNELS + OPTIMIZER, (number, found)
+    (note,) = (each for each in query(run, View(run.name)).notes if "optimizer" in each)
+    assert note.startswith("no step is annotated")
+
+
+@pytest.mark.parametrize("ahead_us", [None, 0, 400])
+def test_whole_steps_stay(ahead_us: int | None, tmp_path: Path) -> None:
+    run = opened_events(tmp_path, window(0, 2 * STEPS * STEP_US, ahead_us).events)
+    assert sizes(run) == dict.fromkeys(range(STEPS), KERNELS + OPTIMIZER)
