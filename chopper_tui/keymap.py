@@ -161,6 +161,10 @@ def declared_actions() -> tuple[Action, ...]:
     return tuple(sorted(_DECLARED, key=lambda each: GROUPS.index(each.group)))
 
 
+_QUITS: Final = ("q!", "qa", "qa!", "wq", "x", "exit")
+"""How people leave vim, k9s and a shell; nothing here has to be saved."""
+
+
 def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
     """The action and the argument of a command; a verb may be cut where it stays unique. Raises
     UsageError for what is none."""
@@ -168,6 +172,8 @@ def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
     verb, _, argument = whole.partition(" ")
     known = tuple(actions)
     verbs = [each.verb for each in known]
+    if verb in _QUITS and verb not in verbs:
+        verb = whole = "quit"
     titled = {name: name for name in VIEWS} | {tab.title: name for name, tab in TABS.items()}
     exact = [name for word, name in titled.items() if bare(word) == bare(whole)]
     names = names_meant(verb, verbs)
@@ -213,6 +219,12 @@ _SPECIAL: Final = frozenset(_NAMED) | {
 
 def key_name(key: str) -> str:
     return _NAMED.get(key, key)
+
+
+def plain_key(name: str) -> str:
+    """The name of a key without signs: `enter` for ⏎, `left` for ←."""
+    signs = {sign: key for key, sign in _NAMED.items() if not sign.isascii()}
+    return signs.get(name, name.replace("⇧", "shift+"))
 
 
 def is_key(text: str) -> bool:

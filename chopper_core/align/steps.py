@@ -19,7 +19,16 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
 from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counted, counts_of, distinct, isin, numbered_rows
+from chopper_core.util.grouping import (
+    counted,
+    counts_of,
+    distinct,
+    isin,
+    maxima_of,
+    minima_of,
+    numbered_rows,
+    ranked,
+)
 from chopper_core.util.patterns import late, matched_group
 from chopper_core.work.kernel_classes import OPTIMIZER_CLASS
 
@@ -69,6 +78,11 @@ _PEER_STEPS: Final = 3
 """Steps after the first one that tell how many activities one has."""
 _BURST_GAP: Final = 200
 """Other kernels between two optimizer kernels that separate two steps."""
+
+
+def is_step(name: str) -> bool:
+    """Whether a range of that name is around a whole step."""
+    return any(pattern.search(name) for pattern in (*STEP_NAMES, TRAINER_STEPS))
 
 
 class Batch(Struct, frozen=True):
@@ -165,6 +179,9 @@ def find_steps(host: Host, inference: InferenceSteps) -> Intervals | None:
     An inference engine's steps have no numbers; they count in order of time. In a run that trains
     too, the training's steps count.
     """
+    if not host.links.points.known().any() and _kernel_bursts(host)[1]:
+        # Which step launched what isn't known; where one ends is.
+        return None
     steps = _annotated(host)
     if len(inference.steps) and not (steps and host.named(BACKWARD_NODE).any()):
         return inference.steps
@@ -218,6 +235,8 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
     if len(spans):
         known = np.flatnonzero(points.known())
         place[known] = spans.at(points.time_ns[known])
+        if not len(known):  # When they ran is all there is.
+            place = spans.at(host.trace.activities.start_ns)
         place = _with_unlinked(place, spans, host)
         found = np.append(spans.number, NO_LABEL)[place]
         labels.fill(found, Rule.ANNOTATION, points.known())
@@ -229,7 +248,7 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
     if ends:
         found = np.searchsorted(ends, points.time_ns, "left")
         labels.fill(found, Rule.BURST, points.known())
-    elif not points.known().any():
+    elif not len(host.operators):
         found, count = _kernel_bursts(host)
         labels.fill(found, Rule.BURST)
     cut = _cut_unannotated(labels, host, ends, count)
@@ -286,20 +305,33 @@ def _cut_steps(host: Host, spans: StepSpans) -> frozenset[int]:
 def _cut_unannotated(labels: Labels, host: Host, ends: Sequence[int], count: int) -> set[int]:
     """Of steps that end with the optimizer, of which so many do: what is left behind the last one,
     those with launches at an edge that have no activity, and the first if others show that it
-    isn't whole."""
+    isn't whole, or that idle time before it is missing."""
     numbers, sizes = counted(labels.codes[~labels.missing()])
-    if not len(numbers):
-        return set()
     cut = set(numbers[numbers >= count].tolist())
     if ends:
         begins = [np.iinfo(np.int64).min, *ends[:-1]]
         steps = StepSpans(np.arange(count), np.array(begins), np.array(ends))
         cut |= _cut_steps(host, steps)
-    others = sizes[1:][~isin(numbers[1:], np.array([*cut], np.int64))]
-    least = int(min(others, default=0))
-    if least - sizes[0] >= max(_FEWEST_CUT, _SHARE_CUT * least):
-        cut.add(int(numbers[0]))
+    whole = [row for row, number in enumerate(numbers.tolist()) if number not in cut]
+    if len(whole) > 1 and whole[0] == 0:
+        least = int(sizes[whole[1:]].min())
+        lacks = least - sizes[0] >= max(_FEWEST_CUT, _SHARE_CUT * least)
+        if lacks or _extents(labels, host, numbers[whole]).lacks_loop[0]:
+            cut.add(int(numbers[0]))
     return cut
+
+
+def _extents(labels: Labels, host: Host, steps: Index) -> StepSpans:
+    """From the first to the last activity of each of some steps; the next begins behind it."""
+    rows = np.flatnonzero(isin(labels.codes, steps))
+    numbers, code = ranked(labels.codes[rows])
+    begin_ns = host.trace.activities.start_ns[rows]
+    end_ns = begin_ns + host.trace.activities.duration_ns[rows]
+    most = np.iinfo(np.int64).max
+    begin = minima_of(begin_ns, code, len(numbers), most)
+    end = np.maximum.accumulate(maxima_of(end_ns, code, len(numbers), -most))
+    begin[1:] = np.maximum(begin[1:], end[:-1])
+    return StepSpans(numbers.astype(np.int64), begin, end)
 
 
 def _annotated(host: Host) -> Intervals | None:

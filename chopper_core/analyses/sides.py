@@ -22,6 +22,7 @@ from chopper_core.columns import (
 )
 from chopper_core.columns.derived import difference
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, PLACES
 from chopper_core.model.view import Baseline, View, child_of
@@ -114,7 +115,9 @@ class Sides(Struct, frozen=True):
         ours, base = self.ours.view, self.base.view
         words = [] if base.run == ours.run else [PurePath(base.run).name]
         if base.scope != ours.scope:
-            words += [f"{level} {label}" for level, label in base.scope] or ["the whole run"]
+            words += [f"{level_title(level)} {label}" for level, label in base.scope] or [
+                "the whole run"
+            ]
         return " ".join(words) or "itself"
 
 

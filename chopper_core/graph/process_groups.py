@@ -6,7 +6,8 @@ And the places of GPUs: coordinates in the parallel layout, node, and slot in th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import PAIRWISE, UNKNOWN, group_sizes, stated_size
 from chopper_core.model.inputs import NO_DEVICE
-from chopper_core.model.parallel import DIMENSIONS, kind_of
+from chopper_core.model.parallel import DIMENSIONS, Parallel, kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Numbers
@@ -164,6 +165,7 @@ def _told_apart(run: Run) -> KernelTable:
         return table
     sends = [code for code, name in enumerate(table.operations) if name.startswith(PAIRWISE)]
     names: dict[str, int] = {}
+    groups = _RankGroups(run)
     group = table.group.copy()
     for code in shared:
         own = comm[table.group[comm] == code]
@@ -172,7 +174,7 @@ def _told_apart(run: Run) -> KernelTable:
             rows = own[pairwise == is_pairwise]
             new = np.full(int(table.gpu.max()) + 1, code, np.int32)
             for gpu in run.gpus:
-                name, ranks = _group_of(run, table.names[code], gpu.rank, is_pairwise=is_pairwise)
+                name, ranks = groups.of(table.names[code], gpu.rank, is_pairwise=is_pairwise)
                 if ranks and gpu.index < len(new):
                     listed = ", ".join(map(str, ranks[:4])) + (" …" if len(ranks) > 4 else "")
                     label = f"{name} (ranks {listed}) of {len(ranks)}"
@@ -181,41 +183,67 @@ def _told_apart(run: Run) -> KernelTable:
     return replace(table, group=group, names=(*table.names, *names)) if names else table
 
 
-def _group_of(
-    run: Run, label: str, rank: int, *, is_pairwise: bool = False
-) -> tuple[str, tuple[int, ...]]:
-    """The name of a rank's group with a label, and its ranks; () if unknown."""
-    bare, size, parallel = _bare(label), stated_size(label), run.parallel
-    sizes = {} if parallel is None else parallel.sizes
-    # The dimension is what the label says; else that of its size, if one alone has it.
-    dimension = kind_of_label(label)
-    if not dimension and label.startswith(UNNAMED):
-        able = [name for name in sizes if sizes[name] == size and (name == _P2P) == is_pairwise]
-        dimension = able[0] if len(able) == 1 else ""
-    dimension = dimension if dimension in sizes else ""
-    name = dimension or bare if label.startswith(UNNAMED) else bare
-    listed = set()
-    for each in run.groups:
-        both = f"{each.name} ({each.description})"
-        text = both if each.name and each.description else each.name or each.description
-        if rank in each.ranks and text == bare:
-            listed.add(each.ranks)
-    if listed:
-        return name, listed.pop() if len(listed) == 1 else ()
-    own = {} if parallel is None else parallel.coordinates.get(rank, {})
-    if parallel is None or dimension not in own or size not in (None, sizes[dimension]):
-        return name, ()
-    # Experts share the data-parallel ranks, so that a group along dp has all of ep; one along ep
-    # is neighbours along dp, as many as ep.
-    free = {"dp", "ep"} if dimension in ("dp", "ep") else {dimension}
-    experts = sizes["ep"] if dimension == "ep" else 0
+class _RankGroups:
+    """The process groups that the ranks of a run are in, and their ranks.
 
-    def place(at: Mapping[str, int]) -> list[int | None]:
-        block = [at["dp"] // experts] if experts else []
-        return [*block, *(at.get(name) for name in own if name not in free)]
+    Each list of ranks is made once: to go through those of ten thousand ranks for each of these
+    takes minutes.
+    """
 
-    members = (other for other, at in parallel.coordinates.items() if place(at) == place(own))
-    return name, tuple(members)
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._listed: dict[str, dict[int, set[int]]] = {}
+        """Label → rank → the numbers of the lists of ranks that it is in."""
+        numbers: dict[tuple[int, ...], int] = {}
+        for each in run.groups:
+            both = f"{each.name} ({each.description})"
+            text = both if each.name and each.description else each.name or each.description
+            number = numbers.setdefault(each.ranks, len(numbers))
+            of_rank = self._listed.setdefault(text, {})
+            for rank in each.ranks:
+                of_rank.setdefault(rank, set()).add(number)
+        self._lists = [*numbers]
+        self._along: dict[tuple[str, tuple[str, ...]], dict[tuple[Any, ...], tuple[int, ...]]] = {}
+
+    def of(
+        self, label: str, rank: int, *, is_pairwise: bool = False
+    ) -> tuple[str, tuple[int, ...]]:
+        """The name of a rank's group with a label, and its ranks; () if unknown."""
+        bare, size, parallel = _bare(label), stated_size(label), self._run.parallel
+        sizes = {} if parallel is None else parallel.sizes
+        # The dimension is what the label says; else that of its size, if one alone has it.
+        dimension = kind_of_label(label)
+        if not dimension and label.startswith(UNNAMED):
+            able = [name for name in sizes if sizes[name] == size and (name == _P2P) == is_pairwise]
+            dimension = able[0] if len(able) == 1 else ""
+        dimension = dimension if dimension in sizes else ""
+        name = dimension or bare if label.startswith(UNNAMED) else bare
+        if listed := self._listed.get(bare, {}).get(rank):
+            return name, self._lists[min(listed)] if len(listed) == 1 else ()
+        own = {} if parallel is None else parallel.coordinates.get(rank, {})
+        if parallel is None or dimension not in own or size not in (None, sizes[dimension]):
+            return name, ()
+        return name, self._ranks_along(parallel, dimension, own)
+
+    def _ranks_along(
+        self, parallel: Parallel, dimension: str, own: Mapping[str, int]
+    ) -> tuple[int, ...]:
+        # Experts share the data-parallel ranks, so that a group along dp has all of ep; one along
+        # ep is neighbours along dp, as many as ep.
+        free = {"dp", "ep"} if dimension in ("dp", "ep") else {dimension}
+        experts = parallel.sizes["ep"] if dimension == "ep" else 0
+
+        def place(at: Mapping[str, int]) -> tuple[int | None, ...]:
+            block = (at["dp"] // experts,) if experts else ()
+            return (*block, *(at.get(name) for name in own if name not in free))
+
+        key = dimension, tuple(own)
+        if key not in self._along:
+            members = grouped_by(
+                parallel.coordinates, lambda rank: place(parallel.coordinates[rank])
+            )
+            self._along[key] = {at: tuple(ranks) for at, ranks in members.items()}
+        return self._along[key][place(own)]
 
 
 def _bare(label: str) -> str:
@@ -280,22 +308,25 @@ def _between_nodes(run: Run, rows: Index) -> Int64:
     found = np.full(len(rows), NO_LABEL, np.int64)
     group, gpu_of = table.group[rows], table.gpu[rows]
     comm = np.flatnonzero(table.kind == Kind.COMM)
-    of_group = places_by(table.group[comm])
+    of_group, groups = places_by(table.group[comm]), _RankGroups(run)
+
+    @cache
+    def is_over_several(ranks: tuple[int, ...]) -> int:
+        places = {node_of.get(rank, "") for rank in ranks}
+        return NO_LABEL if not ranks or "" in places else int(len(places) > 1)
+
     for code, of_code in places_by(group).items():
         label = table.names[code] if code != NO_LABEL else ""
         size = stated_size(label)
+        if size != run.world and code < len(run.table.names):
+            for gpu, own in places_by(gpu_of[of_code]).items():
+                found[of_code[own]] = is_over_several(groups.of(label, rank_of[gpu])[1])
+            continue
         members = distinct(table.gpu[comm[of_group.get(code, comm[:0])]]).tolist()
-        for gpu, own in places_by(gpu_of[of_code]).items():
-            if size == run.world:
-                ranks = run.ranks
-            elif code < len(run.table.names):
-                ranks = _group_of(run, label, rank_of[gpu])[1]
-                size = len(ranks)
-            else:
-                ranks = tuple(rank_of[member] for member in members)
-            places = {node_of.get(rank, "") for rank in ranks}
-            if ranks and len(ranks) == size and "" not in places:
-                found[of_code[own]] = int(len(places) > 1)
+        is_whole = size == run.world
+        ranks = run.ranks if is_whole else tuple(rank_of[member] for member in members)
+        if len(ranks) == size:
+            found[of_code] = is_over_several(ranks)
     return found
 
 

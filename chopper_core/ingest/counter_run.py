@@ -11,16 +11,19 @@ from msgspec.structs import replace
 from chopper_core.align.checks import doubts_of_file, without_impossible
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.rank import align_rank, used_names
+from chopper_core.align.steps import is_step
 from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import Gpu, Source
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import StreamWaits, side_tables
-from chopper_core.model.table import KernelTable, Rule
+from chopper_core.model.side_table import HostSteps, StreamWaits, side_tables
+from chopper_core.model.table import KernelTable, Rule, whole_codes
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.nvtx import with_operators
 from chopper_core.sources.trace import (
     Activities,
     ActivityCategory,
+    HostRanges,
     Launches,
     LaunchShape,
     Trace,
@@ -29,7 +32,7 @@ from chopper_core.sources.trace import (
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, isin
 
 _REGION: Final = "code of the roctx range"
 _OTHER_RUN: Final = "belongs to another profiled run, with fewer dispatches than the one shown"
@@ -55,7 +58,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
     without_times = len(dispatches) - len(timed)
     trace, doubts = without_impossible(_trace(chosen, dispatches, timed, is_timed))
     aligned = align_rank(trace)
-    table = _named_by_ranges(aligned.table, chosen.names)
+    table = _named_by_ranges(aligned.table, trace.names)
     if dispatches.counters and table.has_times:
         table = table.with_measured({COUNTER_DURATION: table.duration_ns.astype(np.float64)})
     agents = [chosen.agents[device] for device in aligned.devices]
@@ -64,8 +67,8 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         for number, agent in enumerate(agents)
     )
     devices = enumerate(aligned.devices) if table.has_times else ()
-    waits = aligned.side_tables.get(StreamWaits)
-    stated = [waits] if waits is not None and table.has_times else []
+    kinds = (StreamWaits, HostSteps) if table.has_times else ()
+    stated = [aligned.side_tables[kind] for kind in kinds if kind in aligned.side_tables]
     sampled = [(each, gpu, 0) for gpu, own in devices for each in chosen.sampled if each.gpu == own]
     source = Source(
         path=", ".join(map(str, chosen.paths)),
@@ -109,16 +112,19 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index, is_timed: bool
     count = len(rows)
     figures = {name: values[rows] for name, values in dispatches.counters.items()}
     figures |= _launch_sizes(dispatches, rows)
-    figures[_REGION] = dispatches.region[rows].astype(np.float64)
+    operators = with_operators(run.names, run.ranges)
+    figures[_REGION] = operators.plain[dispatches.region[rows]].astype(np.float64)
     copies = run.copies if is_timed else blank(Activities)
     calls = run.calls if is_timed else blank(Launches)
+    # Processes are each in a step of their own.
+    is_alone = is_timed and len({process for process, _ in run.threads}) == 1
     none = np.full(len(copies), np.nan)
     figures = {name: np.concatenate([values, none]) for name, values in figures.items()}
     figures[_REGION][count:] = ABSENT
     return Trace(
         path=run.paths[0],
         size_bytes=sum(path.stat().st_size for path in run.paths),
-        names=run.names,
+        names=operators.names,
         activities=replace(
             blank(Activities, count),
             name=dispatches.name[rows],
@@ -132,6 +138,8 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index, is_timed: bool
         ).joined(copies),
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
         launches=calls,
+        ranges=operators.ranges if is_alone else blank(HostRanges),
+        inputs=operators.inputs,
         threads=[(process, thread, ABSENT) for process, thread in run.threads],
         syncs=run.syncs,
         event_counts={"dispatch": len(dispatches), "copy": len(copies), "call": len(calls)},
@@ -156,10 +164,14 @@ def _launch_sizes(dispatches: Dispatches, rows: Index) -> dict[str, Float64]:
 
 
 def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:
-    """The table with the innermost roctx range (code in the names, or -1) as operation."""
-    region = table.measured[_REGION].astype(np.int64)
+    """The table with the innermost roctx range (code in the names, or -1) as operation, but for
+    those of steps."""
+    region = whole_codes(table.measured[_REGION])
     table = table.without_measured(_REGION)
     used = distinct(region[region >= 0])
+    steps = [code for code in used.tolist() if is_step(names[code])]
+    region[isin(region, np.array(steps, np.int64))] = ABSENT
+    used = used[~isin(used, np.array(steps, np.int64))]
     if not len(used):
         return table
     is_named = region >= 0

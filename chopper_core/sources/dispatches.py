@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from chopper_core.model.hardware import Agent, CounterInfo
-from chopper_core.sources.trace import Activities, Launches, Syncs, blank
+from chopper_core.sources.trace import Activities, HostRanges, Launches, Syncs, blank
 from chopper_core.util.arrays import Float64, Int32, Int64
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class DispatchRun(Struct, frozen=True):
     """Waits between the queues that it states, by the times of the dispatches next to them."""
     calls: Launches = blank(Launches)
     """Calls of the runtime on the host, by the correlation ids of dispatches and copies."""
+    ranges: HostRanges = blank(HostRanges)
+    """The ranges of roctx on the host."""
     threads: Sequence[tuple[int, int]] = ()
-    """Process and thread of a thread code of `calls`."""
+    """Process and thread of a thread code of `calls` and `ranges`."""
     copies: Activities = blank(Activities)
     """Copies of memory; devices are numbers of agents, streams are queues."""

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.sources.nvtx import operator_of
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.trace import (
     Activities,
@@ -101,9 +102,6 @@ _NEWEST: Final = 3
 """The newest major version of the export's schema that this reader was checked against."""
 _TIMED: Final = frozenset(("start", "end"))
 _VERSION: Final = late(r"_v\d+(?:_pt[sd]s?z?)?$")
-_OPERATOR: Final = late(
-    r"^(?P<name>[\w:]+)(?:, seq = \d+)?, op_id = \d+(?:.{0,99}?, sizes = (?P<sizes>\[.*\]))?"
-)
 _BITS: Final = 24
 """Of the numbers of processes and threads."""
 _MAX_GRID: Final = 1 << 50
@@ -210,11 +208,9 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         own[row] if row in own else texts[code]
         for code, row in zip(spans[3].tolist(), spans[4].tolist(), strict=True)
     ]
-    operators = [_OPERATOR.match(title) for title in titles]
-    sizes = [match["sizes"] if match else None for match in operators]
-    plain = [
-        match["name"] if match else title for match, title in zip(operators, titles, strict=True)
-    ]
+    operators = [operator_of(title) for title in titles]
+    sizes = [found[1] if found else "" for found in operators]
+    plain = [found[0] if found else title for found, title in zip(operators, titles, strict=True)]
     for code in set(calls[4].tolist()):
         texts[code] = _VERSION.sub("", texts.get(code, "?"))
     activities = replace(
@@ -238,7 +234,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         blank(HostRanges, len(titles)),
         name=np.array([names[each] for each in plain], np.int32),
         category=np.array(
-            [HostCategory.OPERATOR if match else HostCategory.ANNOTATION for match in operators],
+            [HostCategory.OPERATOR if found else HostCategory.ANNOTATION for found in operators],
             np.int8,
         ),
         thread=codes_of(spans[2].tolist(), threads.__getitem__).astype(np.int32),

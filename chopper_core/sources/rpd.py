@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.nvtx import with_operators
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import (
     TIMES_SINCE,
@@ -205,6 +206,7 @@ class _RpdReader:
             for table, wanted in _COLUMNS.items()
             if (names := sorted({*self._database.columns(table)} - wanted))
         }
+        operators = with_operators(list(self._names), ranges)
         marks = int(is_marker.sum())
         return Trace(
             path=self._path,
@@ -213,11 +215,12 @@ class _RpdReader:
                 **{str(tag): value for tag, value in self._rows("rocpd_metadata", _TAGS)},
                 TIMES_SINCE: CLOCK_BOOTTIME,
             },
-            names=list(self._names),
+            names=operators.names,
             threads=[(process, number, ABSENT) for process, number in self._threads],
             activities=activities,
             launches=launches,
-            ranges=ranges,
+            ranges=operators.ranges,
+            inputs=operators.inputs,
             launch_shapes=shapes,
             event_counts={"op": len(kinds), "api": len(pid) - marks, _MARKER: marks},
             unused_events={**unused, **not_read},

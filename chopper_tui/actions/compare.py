@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from chopper_core.analyses.base import baseline_of
 from chopper_core.columns.filter import NAME, only
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.phrases import level_title
@@ -170,6 +171,7 @@ async def baseline(screen: Explorer, argument: str) -> None:
             view = replace(place, path=place.path[:-1])
     elif argument:
         chosen, name = parse_baseline(argument, view.order), argument
+        baseline_of(screen.run, replace(view, baseline=chosen))  # Not all views look for it.
     elif row is None:
         raise UsageError("this row is no place of the tree: nothing to compare with")
     else:

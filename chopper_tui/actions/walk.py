@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from chopper_core.model import address
 from chopper_core.model.phrases import level_title
 from chopper_core.model.view import at_level, sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
@@ -362,6 +363,9 @@ def _trail_at(screen: Explorer, argument: str) -> Trail:
     runs = screen.home.others if isinstance(screen.home, SeveralRuns) else ()
     known = sorted((own, screen.home.name, *runs), key=len, reverse=True)
     has_run = any(argument.startswith(name) for name in known)
+    is_place = has_run or address.is_below(argument)
+    if not is_place and argument.partition("=")[0] in address.KEYS:
+        argument = f"?{argument}"  # As people type a view's options.
     view = parsed_view(argument if has_run else f"{own}:{argument.lstrip(':')}")
     if view.run not in known:
         raise UsageError(f"{argument} is an address of another run; this one is {own}")

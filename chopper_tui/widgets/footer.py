@@ -27,7 +27,7 @@ from chopper_core.util.escape import clean, printable
 from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Pieces, fit, width_of
-from chopper_tui.keymap import COMPARE, EXPORT, TABLE, Action, key_name
+from chopper_tui.keymap import COMPARE, EXPORT, TABLE, Action, key_name, plain_key
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Pane
 
@@ -236,12 +236,14 @@ class KeyLine(Pane):
 
     def _hint(self, action: Action) -> Sequence[tuple[str, str]]:
         """The first key, the other one of a pair, and the word; each with its action."""
-        key = action.keys[0] if self.glyphs.is_ascii else key_name(action.keys[0])
+        key = key_name(action.keys[0])
         if action.id == "previous_tab":
             # The digit of the place opens its next tab.
             return (self.explorer.place, "view"), ("", "view"), (f" {action.hint}", "view")
         first, space, second = _PAIRS.get(key, key).partition(" ")
         before = self._counterpart(first, action) if second else ""
+        if self.glyphs.is_ascii:
+            first, second = plain_key(first), plain_key(second)
         return (
             (first, before or action.id),
             (space + second, action.id),

@@ -19,6 +19,7 @@ STEPS, KERNELS, OPTIMIZER = 4, 240, 10
 EACH_US = 10
 """From a kernel to the next."""
 STEP_US = EACH_US * (KERNELS + OPTIMIZER)
+WAIT_US = 300
 FEW = 3
 """Activities that a step may lack and counts as whole: at least 1 % of it are more here, too."""
 
@@ -76,7 +77,21 @@ def test_a_step_that_a_window_cuts_is_not_a_whole_one(
     for number, size in found.items():
         assert KERNELS + OPTIMIZER - FEW < size <= KERNELS + OPTIMIZER, (number, found)
     (note,) = (each for each in query(run, View(run.name)).notes if "optimizer" in each)
-    assert note.startswith("no step is annotated")
+    assert note.startswith("no annotation says")
+
+
+@pytest.mark.parametrize("ahead_us", [None, 5])
+@pytest.mark.parametrize("begin_us", [0, 1_000 + STEP_US // 2])
+def test_the_mean_step_is_the_period_of_the_loop(
+    begin_us: int, ahead_us: int | None, tmp_path: Path
+) -> None:
+    """A GPU waits for a while before each step, and that before the first isn't recorded."""
+    trace = window(begin_us, 2 * STEPS * STEP_US, ahead_us)
+    for each in trace.events:
+        each["ts"] += WAIT_US * ((each["ts"] - 1_000 + (ahead_us or 0) + 4) // STEP_US)
+    run = opened_events(tmp_path, trace.events)
+    row = query(run, View(run.name)).row(0)
+    assert row["elapsed_ns"] == (STEP_US + WAIT_US) * 1_000
 
 
 @pytest.mark.parametrize("ahead_us", [None, 0, 400])

@@ -198,3 +198,25 @@ async def test_after_the_last_gap_the_key_names_the_longest(wording: Wording) ->
     async with explorer((80, 24), run, View("R")) as at:
         await at.press("2", "J", "J")
         wording(at.status, "GPU 0", "gap, 8")
+
+
+async def test_what_is_not_there_is_refused_wherever_it_is_typed() -> None:
+    async with explorer((120, 36), demo_run(), View(demo_run().name, name="losses")) as at:
+        for command, why in (
+            ("baseline nowhere", "the baseline nowhere is not open"),
+            ("go view=krenels", "did you mean kernels?"),
+            ("go ?view=krenels", "did you mean kernels?"),
+            ("why 99", "no gpu 99 here; available: 0, 1"),
+        ):
+            before = at.frame.view
+            await at.command(command)
+            assert at.explore.status.is_error and why in at.explore.status.message
+            assert at.frame.view == before
+
+
+async def test_the_options_of_a_view_go_without_a_question_mark() -> None:
+    async with explorer((120, 36), demo_run(), View(demo_run().name)) as at:
+        await at.command("go view=Kernels&by=class")
+        assert (at.frame.view.name, at.frame.view.by) == ("kernels", "class")
+        await at.command("go gpu=5")
+        assert at.path == ("5",) and not at.frame.view.name

@@ -98,3 +98,8 @@ def test_statistics_levels_columns_and_formats_are_as_forgiving() -> None:
     assert parse("R?order=Step,GPU").order[:2] == ("iteration", "gpu")
     assert column_names(["-Elapsed-NS", "gfx mhz"]) == ("-elapsed_ns", "gfx_mhz")
     assert format_named("Perfetto") == format_named("perf") == "perfetto"
+
+
+@pytest.mark.parametrize("typed", ["q", "q!", ":wq", "qa!", "x", "exit", "Quit"])
+def test_the_words_of_vim_and_of_shells_quit(typed: str) -> None:
+    assert find_command(ACTIONS, typed)[0].verb == "quit"

@@ -80,8 +80,8 @@ def test_it_is_drawn_beneath_its_lane_with_the_drift_at_the_edge(run: Run) -> No
     at = next(y for y, line in enumerate(lines) if "▌" + chart.lanes[0] in line)
     assert chart.ghosts is not None
     ghost = chart.ghosts(0, 50)
-    assert ghost is not None and "gpu 1" in lines[at + 1]
+    assert ghost is not None and "GPU 1" in lines[at + 1]
     drift = f"{ghost.drift_ns / 1e6:+.3f} ms" if ghost.drift_ns else "0 ms"
     assert lines[at + 1].endswith(drift)
     low = ["".join(text for text, _ in line) for line in draw_lanes(chart, 100, 9, UNICODE)]
-    assert len(low) <= 9 and 1 <= sum("gpu 1" in line for line in low) <= 4
+    assert len(low) <= 9 and 1 <= sum("GPU 1" in line for line in low) <= 4

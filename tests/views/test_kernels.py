@@ -113,7 +113,7 @@ def test_the_roof_is_the_smaller_of_peak_and_bandwidth(run: Run) -> None:
 
 
 def test_what_a_view_cannot_do_is_said(run: Run) -> None:
-    with pytest.raises(UsageError, match=r"unknown view 'krenel'; did you mean kernels\?"):
+    with pytest.raises(UsageError, match=r"unknown view 'krenel'; did you mean kernels"):
         query(run, parse("R?view=krenel"))
     with pytest.raises(UsageError, match=r"takes by=name, class, operation, shape, .*not 'colour'"):
         query(run, parse("R?view=kernels&by=colour"))

@@ -140,12 +140,15 @@ def _with_new_rows(
     """The run of both, whose times are on one clock."""
     joined = _with_rows(base, there, rows, notes)
     passes = max(base.passes, there.passes)
-    calls = replace(there.calls, thread=there.calls.thread + np.int32(len(base.threads)))
+    first = np.int32(len(base.threads))
+    calls = replace(there.calls, thread=there.calls.thread + first)
+    ranges = replace(there.ranges, thread=there.ranges.thread + first)
     return replace(
         joined,
         passes=passes,
         sampled=_sampled(base, there),
         calls=base.calls.joined(calls),
+        ranges=base.ranges.joined(ranges),
         threads=[*base.threads, *there.threads],
         copies=base.copies.joined(there.copies),
     )
@@ -256,6 +259,7 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
         sampled=[replace(each, gpu=int(gpu_code[each.gpu])) for each in other.sampled],
         syncs=replace(other.syncs, device=gpu_code[other.syncs.device]),
         calls=replace(other.calls, name=name_code[other.calls.name]),
+        ranges=replace(other.ranges, name=name_code[other.ranges.name]),
         copies=replace(
             other.copies,
             name=name_code[other.copies.name],
@@ -407,6 +411,7 @@ def _with_rows(
         sampled=base.sampled,
         syncs=base.syncs,
         calls=base.calls,
+        ranges=base.ranges,
         threads=base.threads,
         copies=base.copies,
     )

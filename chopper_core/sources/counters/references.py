@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
-from chopper_core.sources.trace import Launches
+from chopper_core.sources.trace import HostCategory, HostRanges, Launches, blank
 from chopper_core.tables.columns import Columns, GrowingColumns, Interner, codes_of
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
@@ -174,8 +174,13 @@ class HostSide:
         """The calls, once all of them are there."""
         return self._calls.joined()
 
-    def calls(self, process: int) -> tuple[Launches, list[tuple[int, int]]]:
-        """The calls with names and valid times, and process and thread of each thread code.
+    @cached_property
+    def _all_ranges(self) -> Columns:
+        return self._ranges.joined()
+
+    def tables(self, process: int) -> tuple[Launches, HostRanges, list[tuple[int, int]]]:
+        """The calls with names and valid times, the ranges, and process and thread of each thread
+        code.
 
         Releases the calls.
         """
@@ -187,18 +192,24 @@ class HostSide:
         duration_ns -= rows["start_ns"]
         correlation[correlation <= 0] = ABSENT
         known = np.array([*self._threads], np.int64)
-        own = distinct(rows["thread"])
-        own = own[stable_order(known[own])]
-        place = np.zeros(len(known), np.int32)
-        place[own] = np.arange(len(own))
-        found = Launches(
+        ranges = self._all_ranges
+        threads = distinct(np.concatenate([known[rows["thread"]], ranges["thread"]]))
+        calls = Launches(
             name=rows.pop("name"),
-            thread=place[rows.pop("thread")],
+            thread=first_equal(threads, known).astype(np.int32)[rows.pop("thread")],
             start_ns=rows.pop("start_ns"),
             duration_ns=duration_ns,
             correlation=correlation,
         )
-        return found, [(process, thread) for thread in known[own].tolist()]
+        own = replace(
+            blank(HostRanges, len(ranges["thread"])),
+            name=ranges["name"].astype(np.int32),
+            category=np.full(len(ranges["thread"]), HostCategory.ANNOTATION, np.int8),
+            thread=first_equal(threads, ranges["thread"]).astype(np.int32),
+            start_ns=ranges["start_ns"],
+            duration_ns=ranges["end_ns"] - ranges["start_ns"],
+        )
+        return calls, own, [(process, thread) for thread in threads.tolist()]
 
     def regions(self, dispatches: Columns) -> tuple[Int32, bool]:
         """Return the name of the innermost range around each dispatch, or ABSENT.
@@ -206,7 +217,7 @@ class HostSide:
         The time of a dispatch is that of the call with its correlation id, else its start on the
         GPU; the second value is whether any range was found by the latter.
         """
-        ranges, calls = self._ranges.joined(), self._all_calls
+        ranges, calls = self._all_ranges, self._all_calls
         thread, time_ns = dispatches["thread"].copy(), dispatches["start_ns"].copy()
         found = np.full(len(time_ns), ABSENT, np.int32)
         if not len(ranges["thread"]):

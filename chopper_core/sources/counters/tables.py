@@ -333,7 +333,7 @@ class DispatchTable:
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         process = int(rows["process"][0]) if len(rows["process"]) else ABSENT
-        calls, threads = self.host.calls(process)
+        calls, ranges, threads = self.host.tables(process)
         del rows["thread"]
         vgprs, more = rows.pop("vgprs"), rows.pop("accumulators")
         rows["registers"] = np.where(vgprs < 0, ABSENT, vgprs + np.maximum(more, 0))
@@ -357,6 +357,7 @@ class DispatchTable:
             join_notes=[*([BY_GPU_TIME] if by_gpu_time else []), *not_used(self.unused, kind)],
             losses=self.losses,
             calls=calls,
+            ranges=ranges,
             threads=threads,
             copies=self.copies(),
         )

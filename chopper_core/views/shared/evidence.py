@@ -173,11 +173,12 @@ def _as_long(now: float, before: float) -> str:
 def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[Card, ...]]:
     """A GPU of the run, by default the straggler, and why it is late, from effect to cause.
 
-    Raises UsageError where GPUs can't be compared.
+    Raises UsageError where GPUs can't be compared, NoSuchNode for one that isn't there.
     """
     root = View(view.run, signal=view.signal, overrides=view.overrides)
     ranks, _ = leads(run, root)
     gpu = ranks.gpus[ranks.behind] if gpu is None else gpu
+    run.tree().node((str(gpu),))
     place = ranks.gpus.index(gpu) if gpu in ranks.gpus else None
     if place is None or np.isnan(ranks.lag_ns[place]):
         raise UsageError(f"GPU {gpu} has no compute that the others have too")

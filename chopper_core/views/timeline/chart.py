@@ -24,6 +24,7 @@ from chopper_core.analyses.lanes import (
     slack_strip,
 )
 from chopper_core.model.charts import Band, Ghost, Lanes, Strip
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable
@@ -151,7 +152,9 @@ def ghosts_of(
     if size > MAX_MATCHED:
         return None
     own = dict(view.scope)
-    steps = [f"{level} {label}" for level, label in base.scope if own.get(level) != label]
+    steps = [
+        f"{level_title(level)} {label}" for level, label in base.scope if own.get(level) != label
+    ]
     name = view.base_run.rstrip("/")
     title = " ".join([*([PurePath(name).name] if name else []), *steps])
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns

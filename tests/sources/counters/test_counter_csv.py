@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.ingest.open import open_run
 from chopper_core.model.hardware import DERIVED, SUM, counter_info
+from chopper_core.model.table import Category
 from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import read_process
 from chopper_core.sources.kernel_names import clean_kernel_name
@@ -117,6 +119,62 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path, wording: Wording) -> N
     regions = [run.names[code] for code in run.dispatches.region]
     assert regions == ["step"] * 3
     wording(run.join_notes[0], "on the GPU")
+
+
+@pytest.mark.parametrize("named", ["ProfilerStep#{}", "step {}"])
+@pytest.mark.parametrize(
+    ("inner", "operation"),
+    [
+        ("head", "head"),
+        ("aten::mm, seq = 1{0}, op_id = 2{0}, sizes = [[8], [8]]", "aten::mm"),
+    ],
+)
+def test_ranges_of_steps_are_steps_and_others_are_operations(
+    inner: str, operation: str, named: str, tmp_path: Path
+) -> None:
+    """Two kernels of each step, of which the second is launched in a range within the step; they
+    run when the host is in the next one."""
+    calls, kernels, ranges = [], [], []
+    for step in (3, 4, 5):
+        at = 100_000 * step
+        ranges += [
+            [named.format(step), at, at + 99_000],
+            [inner.format(step), at + 50_000, at + 60_000],
+        ]
+        for place in (1, 2):
+            number = 10 * step + place
+            launch = at + 25_000 * place
+            calls.append([number, launch, launch + 5_000])
+            start = launch + 110_000
+            kernels.append([number, f"kernel_{place}", number, start, start + 9_000])
+    write_csv(
+        tmp_path / "1_kernel_trace.csv",
+        ["Kind", "Agent_Id", "Queue_Id", "Thread_Id", "Dispatch_Id", "Kernel_Name",
+         "Correlation_Id", "Start_Timestamp", "End_Timestamp"],
+        [["KERNEL_DISPATCH", "Agent 4", 1, 78, *row] for row in kernels],
+    )  # fmt: skip
+    header = ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp",
+              "End_Timestamp"]  # fmt: skip
+    write_csv(
+        tmp_path / "1_hip_api_trace.csv",
+        header,
+        [["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, *row] for row in calls],
+    )
+    write_csv(
+        tmp_path / "1_marker_api_trace.csv",
+        header,
+        [["MARKER_CORE_RANGE_API", name, 77, 78, 0, *times] for name, *times in ranges],
+    )
+    table = open_run(str(tmp_path), jobs=1).table
+    of = {
+        (int(table.iteration[row]), table.names[table.kernel[row]]): (
+            table.operations[table.operation[row]]
+        )
+        for row in np.flatnonzero(table.category == Category.KERNEL).tolist()
+    }
+    assert of.keys() == {(step, f"kernel_{place}") for step in (3, 4, 5) for place in (1, 2)}
+    assert {name for (_, kernel), name in of.items() if kernel == "kernel_2"} == {operation}
+    assert not {name for name in of.values() if "tep" in name}
 
 
 def test_rocprof_v1_and_v2(tmp_path: Path) -> None:
