@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.progress import Cancelled
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext  # Slow to import.
@@ -42,9 +41,8 @@ class _SharedPlaces:
         return bool(self._full.empty())
 
     def fill(self, label: Any, pieces: Sequence[bytes | memoryview]) -> None:
-        """Fill a place once one is free; raises Cancelled if none will be."""
-        if (place := self._free.get()) is None:
-            raise Cancelled
+        """Fill a place once one is free."""
+        place = self._free.get()
         memory, at = self._bytes(), place * self.size
         for piece in pieces:
             memory[at : at + len(piece)] = piece
@@ -67,10 +65,6 @@ class _SharedPlaces:
     def end_empty(self) -> None:
         """Tell a process that it has emptied all."""
         self._full.put(None)
-
-    def end_full(self) -> None:
-        """Tell a process that no place will be free."""
-        self._free.put(None)
 
     def _bytes(self) -> memoryview:
         return memoryview(self._memory).cast("B")
@@ -100,20 +94,13 @@ class Shelf:
         for _ in range(self._workers):
             self._texts.end_empty()
 
-    def leave(self) -> None:
-        """Let each worker go: nothing is laid out, and nothing taken, any more."""
-        self.close()
-        for _ in range(self._workers):
-            self._arrays.end_full()
-
     def take(self) -> tuple[Any, list[bytes]] | None:
         """As a worker, take the next text once there is one: its label and its pieces; None if none
         comes."""
         return self._texts.empty()
 
     def give(self, label: Any, values: AnyArray) -> None:
-        """As a worker, give an array back under a label of its own; raises Cancelled where nobody
-        takes it."""
+        """As a worker, give an array back under a label of its own, as its parts are taken."""
         data = np.ascontiguousarray(values).data.cast("B")
         for begin in range(0, max(len(data), 1), self._arrays.size):
             piece = data[begin : begin + self._arrays.size]

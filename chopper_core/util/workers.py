@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.util import children, debug, memory
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64
 from chopper_core.util.compression import GROWTH, is_compressed
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.nearby import Look, States, note_looks, noted_looks
-from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted, work_while
+from chopper_core.util.progress import Cancelled, Progress, silent, work_while
 from chopper_core.util.shelf import Shelf
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future, ProcessPoolExecutor
+    from concurrent.futures import Executor, Future
+    from ctypes import Array, c_longlong
+
+    from chopper_core.util.pool import Context, Outcome, Pool, Work
 
 Read = TypeVar("Read")
 Item = TypeVar("Item")
@@ -44,7 +45,6 @@ PROCESSES_FROM_ROWS: Final = 1 << 20
 _AHEAD: Final = 2
 """Items per process that are begun before their results are taken."""
 _POLL_SECONDS: Final = 0.1
-_TOO_FEW: Final = "too few processes may be started (ulimit -u)"
 
 
 def read_all(
@@ -102,33 +102,52 @@ def read_as_done(
     return _outcomes(paths, [0] * len(paths), reader, silent, workers)
 
 
+class Helpers:
+    """Other processes at the file that this one reads."""
+
+    def __init__(self, pool: Pool, shelf: Shelf, count: int) -> None:
+        self.shelf = shelf
+        """On which this process lays texts of the file for them."""
+        self._pool, self._count = pool, count
+        self._outcomes: dict[int, Outcome] = {}
+
+    def ended(self) -> list[object]:
+        """What those that have ended give back: a result or an error, or None."""
+        self._outcomes |= self._pool.take(0)
+        if any(each.is_lost for each in self._outcomes.values()):
+            self._pool.kill()  # They may wait for what one that died has locked.
+        return [each.error or each.value for _, each in sorted(self._outcomes.items())]
+
+    def have_ended(self) -> bool:
+        return len(self.ended()) == self._count
+
+
 @contextmanager
 def helped(
     path: Path, work: Helper[Read], size_bytes: int, text_bytes: int
-) -> Iterator[tuple[Sequence[Future[Read | ChopperError]], Shelf, Callable[[], bool]] | None]:
-    """What other processes will have done at the same file, of that size, the shelf on which this
-    one lays texts of it for them, and whether all have ended; None where this one is to read it
-    alone."""
+) -> Iterator[Helpers | None]:
+    """Have other processes work at the same file, of that size, with a shelf for texts of so many
+    bytes each; None where this one is to read it alone. Raises OSError where no memory is shared.
+
+    They are ended on leaving, whatever they are at.
+    """
     workers, limit = memory.worker_limit(_processes.get(), size_bytes)
     if workers < 2 or _is_daemon():
         yield None
         return
-    others = workers - 1
-    helps = partial(_read_in_worker, partial(_help, work))
-    with _submitted(
-        [path] * others, helps, others, limit, text_bytes=text_bytes, is_awaited=False
-    ) as begun:
-        if begun.shelf is None:
-            yield None
-            return
+    context = _context(limit)
+    shelf = Shelf(context, workers - 1, text_bytes)
+    with _pool(context, partial(_help, work, shelf), workers - 1, limit) as pool:
+        for _ in range(workers - 1):
+            pool.add(path)
         try:
-            yield begun.futures, begun.shelf, begun.have_ended
+            yield Helpers(pool, shelf, workers - 1) if len(pool) else None
         finally:
-            begun.shelf.leave()
+            pool.kill()
 
 
-def _help(work: Helper[Read], path: Path, progress: Progress) -> Read:
-    return work(path, progress, _shared.shelf)
+def _help(work: Helper[Read], shelf: Shelf, path: Path, _number: int) -> Read | ChopperError:
+    return _read(path, lambda path, progress: work(path, progress, shelf), silent)
 
 
 def concurrently(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
@@ -185,30 +204,28 @@ def in_processes(
             report(number)
             yield work(item)
         return
-    from concurrent.futures import BrokenExecutor, wait
 
-    def work_on(number: int) -> Done:
+    def work_on(number: int, _: int) -> Done:
         return work(items[number])
 
     ahead = min(_AHEAD * workers, len(items))
-    with _submitted(range(ahead), _do_inherited, workers, limit, inherited=work_on) as begun:
-        for number in range(len(items)):
-            # None is left once workers died, or where they didn't start.
-            future = begun.futures[0] if begun.futures else None
-            while future and not wait([future], _POLL_SECONDS).done:
-                begun.have_ended()
-                report(number)
-            del begun.futures[:1]
+    done: dict[int, Outcome] = {}
+    context = _context(limit, inherits=True)
+    with _pool(context, work_on, workers, limit, inherits=True) as pool:
+        for number in range(ahead):
+            pool.add(number)
+        for number, item in enumerate(items):
+            done |= pool.take(0)
             report(number)
-            error = future and future.exception()
-            if error and not memory.is_out_of_memory(error):
-                if not isinstance(error, BrokenExecutor):
-                    raise error
-                debug.note_error(error)
-            if begun.futures and number + ahead < len(items):
-                with suppress(BrokenExecutor):
-                    begun.submit(number + ahead)
-            yield work_on(number) if error or not future else future.result()
+            while number not in done:
+                done |= pool.take(_POLL_SECONDS)
+                report(number)
+            outcome = done.pop(number)
+            if outcome.error:
+                raise outcome.error
+            if number + ahead < len(items):
+                pool.add(number + ahead)
+            yield work(item) if outcome.is_lost else outcome.value
 
 
 def in_common(count: int) -> Float64:
@@ -225,6 +242,9 @@ def _is_daemon() -> bool:
     return bool(current_process().daemon)
 
 
+_Ended = Generator[tuple[Mapping[int, "Outcome"], int]]
+
+
 def _outcomes(
     paths: Sequence[Path],
     sizes: Sequence[int],
@@ -239,50 +259,85 @@ def _outcomes(
     A worker that died (killed for its memory, say), or whose share of the memory was too small,
     leaves its file to this process, which has all of it once the others are done.
     """
+    if executor is not None:
+        ended = _ended_elsewhere(paths, reader, executor)
+    else:
+        ended = _ended_in_workers(paths, reader, workers, limit)
     left = set(range(len(paths)))
-    whole = sum(sizes)
-    if executor is not None or (workers > 1 and not _is_daemon()):
-        from concurrent.futures import BrokenExecutor
-        from queue import Empty, SimpleQueue
-
-        is_own = executor is None
-        reads = partial(_read_noting, reader) if is_own else reader
-        with _submitted(paths, reads, workers, limit, executor) as begun:
-            futures, done = begun.futures, begun.bytes_read
-            ended: SimpleQueue[Future[Any]] = SimpleQueue()
-            number_of = {future: number for number, future in enumerate(futures)}
-            for future in futures:
-                future.add_done_callback(ended.put)
-            count = 0
-            while count < len(futures):
-                number = -1
-                with suppress(Empty):
-                    number = number_of[ended.get(timeout=_POLL_SECONDS)]
-                    done[number], count = sizes[number], count + 1
-                step = f"read and align {count} of {len(futures)} ranks"
-                progress(step, int(done.sum()), whole)
-                if number < 0:
-                    begun.have_ended()
-                    continue
-                outcome = futures[number].exception() or futures[number].result()
-                if is_own and isinstance(outcome, tuple):
-                    outcome, looks = outcome
-                    note_looks(looks)
-                if isinstance(outcome, BaseException):
-                    lacks_memory = memory.is_out_of_memory(outcome)
-                    if is_own and (lacks_memory or isinstance(outcome, BrokenExecutor)):
-                        continue
-                    if not isinstance(outcome, ChopperError):
-                        if is_own:
-                            raise outcome
-                        why = str(outcome) or type(outcome).__name__
-                        outcome = DataError(f"{paths[number]} was not read: {why}")
-                left.remove(number)
-                yield number, outcome
+    whole, count, ended_bytes = sum(sizes), 0, 0
+    with closing(ended):
+        for found, begun_bytes in ended:
+            count += len(found)
+            ended_bytes += sum(sizes[number] for number in found)
+            step = f"read and align {count} of {len(paths)} ranks"
+            progress(step, ended_bytes + begun_bytes, whole)
+            for number, outcome in found.items():
+                if outcome.error:
+                    raise outcome.error
+                if not outcome.is_lost:
+                    left.remove(number)
+                    yield number, outcome.value
     before = whole - sum(sizes[number] for number in left)
     for number in sorted(left):
         yield number, _read(paths[number], reader, _part(progress, before, whole))
         before += sizes[number]
+
+
+def _ended_in_workers(
+    paths: Sequence[Path], reader: Reader[Read], workers: int, limit: int
+) -> _Ended:
+    """What comes of paths that worker processes read, as it comes, and the bytes that they have
+    read of others; nothing where this one is to read them all."""
+    if workers < 2 or _is_daemon():
+        return
+    context = _context(limit)
+    try:
+        bytes_read = context.RawArray("q", len(paths))
+    except OSError as error:  # No memory can be shared.
+        debug.note_error(error)
+        return
+    left = len(paths)
+    with _pool(context, partial(_read_noting, reader, bytes_read), workers, limit) as pool:
+        for path in paths:
+            pool.add(path)
+        while left:
+            found = pool.take(_POLL_SECONDS)
+            left -= len(found)
+            for number, outcome in found.items():
+                bytes_read[number] = 0
+                if outcome.value is not None:
+                    outcome.value, looks = outcome.value
+                    note_looks(looks)
+            yield found, int(np.frombuffer(bytes_read, np.int64).sum())
+
+
+def _ended_elsewhere(paths: Sequence[Path], reader: Reader[Read], executor: Executor) -> _Ended:
+    """The same of an executor, which doesn't tell what it has read of others."""
+    from queue import Empty, SimpleQueue
+
+    from chopper_core.util.pool import Outcome
+
+    ended: SimpleQueue[Future[Read]] = SimpleQueue()
+    number_of: dict[Future[Read], int] = {}
+    try:
+        for number, path in enumerate(paths):
+            future = executor.submit(reader, path, silent)
+            number_of[future] = number
+            future.add_done_callback(ended.put)
+        while number_of:
+            found = {}
+            with suppress(Empty):
+                future = ended.get(timeout=_POLL_SECONDS)
+                number = number_of.pop(future)
+                error = future.exception()
+                if error and not isinstance(error, ChopperError):
+                    why = str(error) or type(error).__name__
+                    error = DataError(f"{paths[number]} was not read: {why}")
+                found[number] = Outcome(error or future.result())
+            yield found, 0
+    finally:
+        for future in number_of:
+            future.cancel()
 
 
 def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | ChopperError:
@@ -302,146 +357,40 @@ def _part(whole: Progress, before: int, total: int) -> Progress:
     return lambda step, done, _: whole(step, before + done, total)
 
 
-class _Begun(Struct):
-    """What worker processes are to do."""
+def _context(limit: int, *, inherits: bool = False) -> Context:
+    """How worker processes start: as copies of this one, where it may be copied.
 
-    futures: list[Future[Any]]
-    """Their outcomes to come."""
-    bytes_read: Int64
-    """Of each file."""
-    shelf: Shelf | None
-    submit: Callable[[Any], None]
-    """Begin something more."""
-    have_ended: Callable[[], bool]
-    """Whether all of it has; to be asked by who waits for that."""
+    Within a limit, one that reads takes what libraries need first, while there is memory.
+    """
+    from multiprocessing import get_context
+
+    if children.may_fork() and (inherits or not limit):
+        return get_context("fork")
+    return get_context("spawn")
 
 
 @contextmanager
-def _submitted(
-    items: Sequence[Item],
-    does: Callable[[Item, Any], object],
-    workers: int,
-    limit: int,
-    executor: Executor | None = None,
-    *,
-    text_bytes: int = 0,
-    inherited: Callable[[Any], object] | None = None,
-    is_awaited: bool = True,
-) -> Iterator[_Begun]:
-    """Start worker processes, one of which `does` each item, given its number too, with a shelf of
-    texts of so many bytes if there are to be any, and what they have `inherited`. On leaving, their
-    end is awaited where this process may be copied again after it, or left to themselves.
+def _pool(
+    context: Context, work: Work, workers: int, limit: int, *, inherits: bool = False
+) -> Iterator[Pool]:
+    """Worker processes, with the work that they may have inherited: as many as can be started, and
+    none on leaving."""
+    # Slow to import.
+    from chopper_core.util.pool import Pool
 
-    An `executor` is given whom to report to, and doesn't say how much it has read. There are none
-    where no process can be started, or no memory shared. On leaving, items that no worker has begun
-    are cancelled, and others at their next report.
-    """
-    # Importing them is slow compared with a small trace.
-    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    # Each worker watches its parent and may have a thread of Arrow's, and the pool has two.
-    has_room = memory.is_limited() or children.may_start_threads(3 * workers + 2)
-    may_fork = children.may_fork()
-    is_awaited &= may_fork
-    # Within a limit a reader takes what libraries need first, while there is memory.
-    is_copy = may_fork and (inherited is not None or not limit)
-    context = get_context("fork" if is_copy else "spawn")
-    futures: list[Future[Any]] = []
-    bytes_read: Any = np.zeros(len(items), np.int64)
-    shelf: Shelf | None = None
-    count = 0
-
-    def submit(item: Item) -> None:
-        nonlocal count
-        futures.append(pool.submit(does, item, count))
-        count += 1
-
-    def have_ended() -> bool:
-        if all(future.done() for future in futures):
-            return True
-        if executor is None:
-            _break_if_killed(pool)
-        return False
-
-    with ExitStack() as stack:
-        if executor is not None:
-            for item in items:
-                futures.append(executor.submit(does, item, silent))
-                stack.callback(futures[-1].cancel)
-            yield _Begun(futures, bytes_read, None, submit, have_ended)
-            return
-        try:
-            if not has_room:
-                raise OSError(errno.EAGAIN, _TOO_FEW)
-            bytes_read = context.RawArray("q", len(items))
-            stop = context.RawValue("b")
-            shelf = Shelf(context, workers, text_bytes) if text_bytes else None
-            with _inherited(context.get_start_method()):
-                shared = _Shared(bytes_read, stop, shelf, inherited)
-                given = (os.getpid(), shared, limit, debug.target, _processes.get())
-                pool = ProcessPoolExecutor(workers, context, _start_worker, given)
-                stack.callback(_end, pool, futures, have_ended, is_awaited=is_awaited)
-                stack.callback(setattr, stop, "value", True)
-                for item in items:
-                    submit(item)
-        # A ValueError where an app that starts replaced the standard error at the same time, a
-        # RuntimeError where the pool can start no thread.
-        except (OSError, ImportError, BrokenExecutor, ValueError, RuntimeError) as error:
-            debug.note_error(error)
-            stack.close()
-            futures.clear()
-            shelf = None
-        done = np.frombuffer(bytes_read, np.int64)
-        yield _Begun(futures, done, shelf, submit, have_ended)
-
-
-def _end(
-    pool: ProcessPoolExecutor,
-    futures: Sequence[Future[Any]],
-    have_ended: Callable[[], bool],
-    *,
-    is_awaited: bool,
-) -> None:
-    """Wait for workers that have something to do; others end by themselves, and the pool's threads
-    with them."""
-    from concurrent.futures import wait
-
-    if not futures:
-        # Not all could be started: nobody tells the others that there is nothing to do.
-        _kill_workers(pool)
-        manager = vars(pool)["_executor_manager_thread"]
-        if manager is not None and manager.ident is None:  # It couldn't be, and is waited for.
-            vars(pool)["_executor_manager_thread"] = None
-    for future in futures:
-        future.cancel()
-    while not have_ended():
-        is_awaited = True
-        wait(futures, _POLL_SECONDS)
-    pool.shutdown(wait=is_awaited, cancel_futures=True)
-
-
-def _break_if_killed(pool: ProcessPoolExecutor) -> None:
-    """End a pool of which a worker was killed: while others could still write to it, it waits for
-    the rest of what that one was sending, without end. So it does without the thread that manages
-    it, which dies where it can't start another one."""
-    from concurrent.futures import BrokenExecutor
-
-    manager = vars(pool)["_executor_manager_thread"]
-    if manager is not None and not manager.is_alive():
-        _kill_workers(pool)
-        for item in [*vars(pool)["_pending_work_items"].values()]:
-            if not item.future.done():
-                item.future.set_exception(BrokenExecutor(_TOO_FEW))
-        return
-    if any(worker.exitcode for worker in [*(pool._processes or {}).values()]):
-        _kill_workers(pool)
-        vars(pool._result_queue)["_writer"].close()
-
-
-def _kill_workers(pool: ProcessPoolExecutor) -> None:
-    for worker in [*(pool._processes or {}).values()]:
-        worker.kill()
+    begin = partial(_begin_worker, os.getpid(), limit, debug.target, _processes.get(), inherits)
+    pool = Pool()
+    try:
+        with _inherited(context.get_start_method()):
+            for _ in range(workers):
+                pool.start(context, begin, work)
+    # A ValueError where an app that starts replaced the standard error at the same time.
+    except (OSError, ImportError, ValueError) as error:
+        debug.note_error(error)
+    try:
+        yield pool
+    finally:
+        pool.leave()
 
 
 @contextmanager
@@ -471,41 +420,26 @@ def _inherited(start_method: str) -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class _Shared(Struct):
-    """What a worker has of the process that started it."""
-
-    bytes_read: Any = ()
-    """Of each file."""
-    stop: Any = None
-    """Whether to."""
-    shelf: Any = None
-    inherited: Callable[[Any], object] | None = None
-
-
-_shared = _Shared()
-
-
-def _start_worker(
-    parent: int, shared: _Shared, limit: int, debug_target: str, processes: int
+def _begin_worker(
+    parent: int, limit: int, debug_target: str, processes: int, inherits: bool
 ) -> None:
-    global _shared
     import signal
+
+    from chopper_core.util.pool import is_left
 
     children.forget_handlers()
     # What has inherited its work has nothing to put away.
-    is_over = (lambda: shared.stop.value) if shared.inherited else (lambda: False)
-    children.end_with(parent, is_over)
+    children.end_with(parent, is_left if inherits else lambda: False)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
-    _shared = shared
     _processes.set(processes)
-    if shared.inherited:
+    if inherits:
         # It would write to each of the objects that are the parent's, too, and so copy them.
         gc.freeze()
         _processes.set(1)
-        work_while(lambda: not shared.stop.value)
+        work_while(lambda: not is_left())
     if limit:
         memory.limit_memory(limit)
-        if not shared.inherited:
+        if not inherits:
             memory.start_libraries()
     if debug_target:
         with suppress(OSError):
@@ -514,28 +448,22 @@ def _start_worker(
     os.dup2(2, 1)
 
 
-def _read_in_worker(reader: Reader[Read], path: Path, number: int) -> Read | ChopperError:
-
-    def report(step: str, done: int, total: int) -> None:
-        if _shared.stop.value:
-            raise Cancelled
-        _shared.bytes_read[number] = done
-
-    return _read(path, reader, report)
-
-
 def _read_noting(
-    reader: Reader[Read], path: Path, number: int
+    reader: Reader[Read], bytes_read: Array[c_longlong], path: Path, number: int
 ) -> tuple[Read | ChopperError, Mapping[Look, States]]:
     """What was read, and what the reader looked for next to its file."""
+    from chopper_core.util.pool import is_left
+
+    def report(step: str, done: int, total: int) -> None:
+        if is_left():
+            raise Cancelled
+        bytes_read[number] = done
+
     with noted_looks() as looks:
-        return _read_in_worker(reader, path, number), looks
-
-
-def _do_inherited(item: int, _number: int) -> object:
-    assert _shared.inherited is not None
-    stop_unwanted()
-    return _shared.inherited(item)
+        outcome = _read(path, reader, report)
+    if isinstance(outcome, memory.OutOfMemory):
+        raise outcome
+    return outcome, looks
 
 
 @contextmanager

@@ -94,6 +94,27 @@ def test_the_mean_step_is_the_period_of_the_loop(
     assert row["elapsed_ns"] == (STEP_US + WAIT_US) * 1_000
 
 
+@given(
+    late=st.lists(st.integers(0, STEP_US // 3), min_size=2, max_size=3),
+    begin=st.integers(0, STEP_US),
+)
+def test_each_gpu_has_its_own_ends_of_steps(
+    late: list[int], begin: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """GPUs of one kernel trace run the same loop, each a while after the others."""
+    trace = TinyTrace()
+    for device, behind in enumerate(late):
+        for each in window(0, 2 * STEPS * STEP_US, None).events:
+            if each["ts"] + behind >= begin:
+                each |= {"ts": each["ts"] + behind, "pid": device}
+                each["args"]["device"] = device
+                trace.events.append(each)
+    run = opened_events(tmp_path_factory.mktemp("gpus"), trace.events)
+    assert len(sizes(run)) >= STEPS - 2
+    for size in sizes(run).values():
+        assert len(late) * (KERNELS + OPTIMIZER - FEW) < size <= len(late) * (KERNELS + OPTIMIZER)
+
+
 @pytest.mark.parametrize("ahead_us", [None, 0, 400])
 def test_whole_steps_stay(ahead_us: int | None, tmp_path: Path) -> None:
     run = opened_events(tmp_path, window(0, 2 * STEPS * STEP_US, ahead_us).events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
@@ -76,6 +76,24 @@ class PatientShelf(Shelf):
         return is_laid
 
 
+class Others:
+    """Threads in the place of other processes."""
+
+    def __init__(self, shelf: Shelf, futures: Sequence[Future[Any]]) -> None:
+        self.shelf, self._futures = shelf, futures
+
+    def ended(self) -> list[Any]:
+        ended = [each for each in self._futures if each.done()]
+        return [each.exception() or each.result() for each in ended]
+
+    def have_ended(self) -> bool:
+        return all(each.done() for each in self._futures)
+
+    def await_end(self) -> None:
+        self.shelf.close()
+        self.shelf.given(self.have_ended)
+
+
 @contextmanager
 def first(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[Any]:
     """Another process that reads all parts but the first one."""
@@ -83,8 +101,9 @@ def first(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[Any]:
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(work, path, silent, shelf)
         future.add_done_callback(lambda _: shelf.is_left.set())
-        yield [future], shelf, future.done
-        shelf.leave()
+        others = Others(shelf, [future])
+        yield others
+        others.await_end()
 
 
 @contextmanager
@@ -93,8 +112,9 @@ def meanwhile(path: Path, work: Work, _size: int, text_bytes: int) -> Iterator[A
     shelf = Shelf(get_context("fork"), 3, text_bytes)
     with ThreadPoolExecutor(3) as threads:
         futures = [threads.submit(work, path, silent, shelf) for _ in range(3)]
-        yield futures, shelf, lambda: all(future.done() for future in futures)
-        shelf.leave()
+        others = Others(shelf, futures)
+        yield others
+        others.await_end()
 
 
 def killed(path: Path, progress: Progress, shelf: Shelf) -> Any:

@@ -97,15 +97,15 @@ def test_a_store_is_the_same_of_any_number_of_processes(
     jobs: int,
 ) -> None:
     shared = []
-    submitted = workers._submitted
+    pool = workers._pool
 
     def noted(*given: object, **options: object) -> object:
-        shared.append(options.get("inherited"))
-        return submitted(*given, **options)  # type: ignore[arg-type]
+        shared.append(options.get("inherits"))
+        return pool(*given, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(workers, "_submitted", noted)
+    monkeypatch.setattr(workers, "_pool", noted)
     ingest_store(str(source), unjoined, jobs=jobs)
-    assert sum(map(callable, shared)) >= 6
+    assert shared.count(True) >= 6
     assert content_of(unjoined) == one
 
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.progress import Cancelled
 from chopper_core.util.shelf import Shelf
 
 CONTEXT = get_context("fork")
@@ -71,15 +69,6 @@ def test_arrays_come_back_from_all_workers_as_they_were(place_bytes: int) -> Non
         assert found[label].dtype == values.dtype and found[label].tolist() == values.tolist()
 
 
-def test_whoever_gives_is_let_go_where_nobody_takes() -> None:
-    shelf = Shelf(CONTEXT, 1, 8)
-    with ThreadPoolExecutor(1) as threads:
-        giving = threads.submit(shelf.give, "long", np.arange(100))
-        shelf.leave()
-        with pytest.raises(Cancelled):
-            giving.result(timeout=10)
-
-
 def killed_while_giving(shelf: Shelf) -> None:
     shelf.give("first", np.arange(2))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -100,4 +89,3 @@ def test_the_owner_goes_on_where_a_worker_is_killed(work: Callable[[Shelf], None
     found = shelf.given(lambda: not worker.is_alive())
     assert set(found) <= {"first"}
     assert [shelf.lay(number, [b"text"]) for number in range(3)] == [True, True, False]
-    shelf.leave()

@@ -130,17 +130,16 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
     with helped(source.path, work, source.likely_bytes, text_bytes) as others:
         if others is None:
             return own.rest(source)
-        futures, shelf, have_ended = others
         for part, pieces in _parts(source, part_bytes, first):
-            if any(future.done() for future in futures):
+            if others.ended():
                 return None
-            if not (shelf.lay(part, pieces) or own.add_part(part, pieces, first)):
+            if not (others.shelf.lay(part, pieces) or own.add_part(part, pieces, first)):
                 break
-        shelf.close()
+        others.shelf.close()
         shares: list[Given] = [(own.parts, own.tables.share())]
-        columns = shelf.given(have_ended)
-        for future in futures:
-            if future.exception() or not isinstance(given := future.result(), tuple):
+        columns = others.shelf.given(others.have_ended)
+        for given in others.ended():
+            if not isinstance(given, tuple):
                 return None
             shares.append(given)
     shares = [(parts, share) for parts, share in shares if parts]
