@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # As in the Makefile: without bytecode each of some hundred processes compiles Chopper anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Collecting garbage takes a tenth of the time of all tests, so it waits until a worker has grown.
+gc.set_threshold(0)  # Not gc.disable(): the explorer would enable it.
+
 settings.register_profile(
     "quick",
     max_examples=12,
@@ -95,10 +98,8 @@ def _has_golden(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Collect no garbage while a worker is small: that takes a tenth of the time of all tests."""
-    gc.collect()
+    """Keep the garbage collector off what stays until the end: modules and thousands of tests."""
     gc.freeze()
-    gc.set_threshold(0)  # Not gc.disable(): the explorer enables it then.
 
 
 @pytest.hookimpl(trylast=True)

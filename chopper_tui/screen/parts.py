@@ -677,6 +677,9 @@ class ScreenParts(SteadyScreen[None]):
 
     @work(exclusive=True, group="detail", description="detail")
     async def _describe(self, delay_s: float) -> None:
+        pane = self.query_one(DetailPane)
+        if pane.detail is not None and pane.detail.level != self.frame.level:
+            pane.show(None)  # Of another place: that of millions of activities takes long.
         await asyncio.sleep(delay_s)
         frame, row, run = self.frame, self.table.cursor, self.run
         evidence, second = self.evidence, self.data.second

@@ -14,9 +14,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.view import Baseline, View
 from chopper_core.views import TABS, TREE, VIEWS
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from chopper_tui.draw.figures import Detail, detail
+from chopper_tui.screen import parts
 from chopper_tui.screen_data import run_shown
 from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
+from chopper_tui.widgets.detail import DetailPane
 from tests.demo import demo_run
 from tests.support import Row
 from tests.support import run_of as run_of_rows
@@ -259,6 +263,32 @@ async def test_rows_that_have_no_room_below_each_other_are_side_by_side() -> Non
         assert len(body[0]) > 1 and shown == labels[: len(shown)]
         rest = len(labels) - len(shown)
         assert rest == 0 or lines[-1].strip() == f"{rest} more"
+
+
+async def test_the_detail_of_another_place_is_not_next_to_this_ones_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the detail of a row of millions of activities is made, that of another place was
+    there."""
+    go_on = Event()
+
+    def detail_later(run: Run, frame: Frame, row: int) -> Detail:
+        go_on.wait(60)
+        return detail(run, frame, row)
+
+    async with explorer((120, 36), measured_run(), View(RUN, name="losses")) as at:
+        pane = at.explore.query_one(DetailPane)
+        await at.settle()
+        assert pane.detail is not None and pane.detail.level == "part"
+        monkeypatch.setattr(parts, "detail_of", detail_later)
+        at.send("3")
+        async with asyncio.timeout(60):
+            while at.frame.level != "kernel" or pane.detail is not None:
+                await at.pilot.pause(0.02)
+        assert "part" not in str(pane.border_title)
+        go_on.set()
+        await at.settle()
+        assert pane.detail is not None and pane.detail.level == "kernel"
 
 
 async def until_drawn(at: Driven) -> None:
