@@ -119,3 +119,22 @@ def test_each_gpu_has_its_own_ends_of_steps(
 def test_whole_steps_stay(ahead_us: int | None, tmp_path: Path) -> None:
     run = opened_events(tmp_path, window(0, 2 * STEPS * STEP_US, ahead_us).events)
     assert sizes(run) == dict.fromkeys(range(STEPS), KERNELS + OPTIMIZER)
+
+
+def test_without_a_whole_step_figures_are_those_of_the_cut_one(tmp_path: Path) -> None:
+    """As where one is whole: time outside steps is in none."""
+    trace = window(0, 1_000 + STEP_US // 2, 5)
+    trace.note("ProfilerStep#3", 0, 2 * STEP_US)
+    # Set-up, before the step; and launches whose activities the window's end lost.
+    trace.launch(GEMM, -900)
+    for late in range(9):
+        trace.call("hipLaunchKernel", 2 * STEP_US - 100 + late, 10_000 + late)
+    run = opened_events(tmp_path, trace.events)
+    frame = query(run, View(run.name))
+    assert run.cut_iterations == {3}
+    whole = query(run, View(run.name, path=("0", "3")))
+    assert frame.total["elapsed_ns"] == whole.total["elapsed_ns"]
+    steps = query(run, View(run.name, path=("0",)))
+    assert steps.labels == ["none", "3"] and steps.counted().tolist() == [False, True]
+    assert any("no complete one" in note for note in frame.notes)
+    assert any("outside steps" in note for note in frame.notes)
