@@ -318,3 +318,12 @@ async def test_no_picture_of_one_view_is_over_the_table_of_another(
         go_on.set()
         await at.settle()
         assert at.explore.picture_pane.drawn not in ((), before) or not at.explore.shows_picture
+
+
+@pytest.mark.parametrize("width", [80, 66])
+async def test_a_summary_of_one_operation_has_its_row_below_its_headings(width: int) -> None:
+    """Where headings take two lines, the only row had none."""
+    name = "an_operation_with_a_name"
+    run = run_of_rows([Row(0, 1_760, iteration=1, operation=name, launch=0)])
+    async with explorer((width, 24), run, View(run.name, name="overview")) as at:
+        assert any(re.search("▌? *an_", line) for line in at.lines()), at.text()
