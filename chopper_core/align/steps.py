@@ -277,7 +277,7 @@ def _with_unlinked(place: Index, spans: StepSpans, host: Host) -> Index:
     near = _neighbours(labels, host)
     reached = np.searchsorted(spans.start_ns, activities.start_ns, "right") - 1
     is_head = unlinked & (_before_launches(labels, host, near) | (reached < 0))
-    if spans.number[0] == 0:
+    if spans.number[0] == 0 and _is_numbered(host):
         is_head &= reached < 0
     found = np.where(unlinked, np.minimum(_nearer(labels, host, near), reached), place)
     found[is_head] = NO_STEP
@@ -331,6 +331,11 @@ def _extents(labels: Labels, host: Host, own: Mask, steps: Index) -> StepSpans:
     end = np.maximum.accumulate(maxima_of(end_ns, code, len(numbers), -most))
     begin[1:] = np.maximum(begin[1:], end[:-1])
     return StepSpans(numbers.astype(np.int64), begin, end)
+
+
+def _is_numbered(host: Host) -> bool:
+    """Whether steps have the numbers of annotations: others count from the first one traced."""
+    return any((host.is_annotation & host.named(pattern)).any() for pattern in ANNOTATIONS)
 
 
 def _annotated(host: Host) -> Intervals | None:
