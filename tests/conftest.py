@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # As in the Makefile: without bytecode each of some hundred processes compiles Chopper anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Collecting garbage takes a tenth of the time of all tests, so it waits until a worker has grown.
+gc.set_threshold(0)  # Not gc.disable(): the explorer would enable it.
+
 settings.register_profile(
     "quick",
     max_examples=12,
@@ -96,9 +99,33 @@ def _has_golden(item: pytest.Item) -> bool:
 
 def pytest_collection_finish() -> None:
     """Keep the garbage collector off what stays until the end: modules and thousands of tests."""
-    gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Collect it between two tests once the worker has grown."""
+    global _collect_from
+    if _resident_bytes() > _collect_from:
+        gc.collect()
+        _collect_from = _resident_bytes() + _GROWTH_BYTES
+
+
+def pytest_sessionfinish() -> None:
+    """Leave what is left to the system."""
+    gc.freeze()
+
+
+_GROWTH_BYTES: Final = 1 << 29
+_collect_from = 3 * _GROWTH_BYTES
+
+
+def _resident_bytes() -> int:
+    """The memory of this process; 0 where the system doesn't tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
 
 
 @pytest.fixture(scope="session")

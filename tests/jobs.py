@@ -7,7 +7,6 @@ a run without one of its causes is the same run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,8 @@ from hashlib import blake2b
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
+
+from msgspec import json
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
@@ -26,6 +27,7 @@ FIRST: Final = 300
 Meeting = tuple[tuple[int, ...], float, float]
 """Ranks that meet, when the own one is ready, and how long the transfer takes."""
 Program = Generator[Meeting, float, None]
+_NORMAL: Final = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Job:
     def stages(self) -> int:
         return 2 if self.style == "pp" else 1
 
+    @cached_property
+    def keeps_below(self) -> float:
+        """Of which chance a launch is recorded."""
+        return _NORMAL.inv_cdf(1 - self.lost) if self.lost else 9.0
+
     def stage(self, rank: int) -> int:
         return rank * self.stages // self.ranks
 
@@ -99,7 +106,7 @@ class Job:
     def chance(self, *place: object) -> float:
         """A number from a normal distribution, of a place."""
         digest = blake2b(repr((self.seed, place)).encode(), digest_size=4).digest()
-        return NormalDist().inv_cdf((int.from_bytes(digest, "big") + 0.5) / 2**32)
+        return _NORMAL.inv_cdf((int.from_bytes(digest, "big") + 0.5) / 2**32)
 
 
 GEMM: Final = "nvjet_tst_{}x256_64x4_2x1_v_bz_coopB_TNT"
@@ -177,8 +184,8 @@ class Rank:
         """An activity whose launch call ends now."""
         self.correlation += 1
         numbers = {"device": self.rank, "stream": stream, "correlation": self.correlation}
-        lost = NormalDist().inv_cdf(1 - self.job.lost) if self.job.lost else 9.0
-        if self.job.chance("lost", self.rank, self.step, self.correlation) < lost:
+        chance = self.job.chance("lost", self.rank, self.step, self.correlation)
+        if chance < self.job.keeps_below:
             called = self.now - 3.2 if called is None else called
             self.host("cuda_runtime", call, called, self.now, correlation=self.correlation)
         event = {"ph": "X", "cat": cat, "name": name, "pid": self.rank, "tid": stream}
@@ -451,7 +458,7 @@ class Simulated:
             ]
             about = {"rank": each.rank, "world_size": self.job.ranks, "backend": "nccl"}
             whole = {"schemaVersion": 1, "distributedInfo": about, "traceEvents": events}
-            (folder / f"host{each.rank}.trace.json").write_text(json.dumps(whole))
+            (folder / f"host{each.rank}.trace.json").write_bytes(json.encode(whole))
         return open_run(str(folder), jobs=1)
 
 

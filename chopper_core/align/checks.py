@@ -15,6 +15,7 @@ from chopper_core.model.doubts import Doubt
 from chopper_core.model.step_spans import NO_STEP, StepSpans
 from chopper_core.model.table import Category
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import distinct, isin, numbered_rows, ranked, run_mask
 
@@ -25,6 +26,7 @@ _SHARED_QUEUE: Final = 0.05
 """Part of a stream's kernels that contain others where several queues share its number."""
 _FEW: Final = 3
 """Kernels of a stream that may be impossible, however few it has."""
+_SHORT_NS: Final = 2_000
 _NAMED: Final = 40
 _LEAVE_OUT: Final = ("untimed", "impossible", "far")
 """The checks that leave out what they find."""
@@ -138,13 +140,20 @@ def doubts_of_file(trace: Trace) -> Iterator[Doubt]:
 
 
 def without_impossible(trace: Trace) -> tuple[Trace, tuple[Doubt, ...]]:
-    """The trace without kernels that contain two or more whole later kernels of their stream, in
-    streams in which that is no habit; and the doubts about times."""
+    """The trace without activities that it has twice, and without kernels that contain two or more
+    whole later kernels of their stream, in streams in which that is no habit; and the doubts about
+    times."""
     doubts: list[Doubt] = []
     losses = trace.losses
     if untimed := losses.bad_times - losses.bad_host_times:
         doubts.append(Doubt("untimed", untimed, len(trace.activities) + untimed))
-    is_impossible = _impossible(trace)
+    order, lane = _in_streams(trace)
+    is_repeated = _repeated(trace, order, lane)
+    count = int(np.count_nonzero(is_repeated))
+    if count:
+        doubts.append(Doubt("repeated", count, len(trace.activities)))
+        order, lane = order[~is_repeated[order]], lane[~is_repeated[order]]
+    is_impossible = _impossible(trace, order, lane)
     count = int(np.count_nonzero(is_impossible))
     if count:
         longest = np.flatnonzero(is_impossible)
@@ -154,23 +163,50 @@ def without_impossible(trace: Trace) -> tuple[Trace, tuple[Doubt, ...]]:
         detail = f"{name}, {took:,.4g} ms"
         kernels = int(np.count_nonzero(trace.activities.category == Category.KERNEL))
         doubts.append(Doubt("impossible", count, kernels, detail))
-        kept = ~is_impossible
+    kept = ~(is_impossible | is_repeated)
+    if not kept.all():
         figures = {name: values[kept] for name, values in trace.figures.items()}
         trace = replace(trace, activities=trace.activities.take(kept), figures=figures)
     return trace, tuple(doubts)
 
 
-def _impossible(trace: Trace) -> Mask:
+def _in_streams(trace: Trace) -> tuple[Index, Index]:
+    """The rows of the activities by stream and start, the longest first; and their streams."""
+    activities = trace.activities
+    lane = numbered_rows((ranked(activities.device)[1], activities.stream))
+    end = activities.start_ns + activities.duration_ns
+    order = np.lexsort((-end, activities.start_ns, lane))
+    return order, lane[order]
+
+
+def _repeated(trace: Trace, order: Index, lane: Index) -> Mask:
+    """Activities that are those before them once more: of one launch, name, stream and time.
+
+    Where a file has whole microseconds, several short kernels of a graph may have one.
+    """
     activities = trace.activities
     found = np.zeros(len(activities), np.bool_)
-    rows = np.flatnonzero(activities.category == Category.KERNEL)
+    same = ~run_mask(
+        lane,
+        activities.start_ns[order],
+        activities.duration_ns[order],
+        activities.name[order],
+        activities.correlation[order],
+    )
+    same &= activities.duration_ns[order] > _SHORT_NS
+    found[order] = same & (activities.correlation[order] != ABSENT)
+    return found
+
+
+def _impossible(trace: Trace, order: Index, lane: Index) -> Mask:
+    activities = trace.activities
+    found = np.zeros(len(activities), np.bool_)
+    is_kernel = activities.category[order] == Category.KERNEL
+    rows, lane = order[is_kernel], lane[is_kernel]
     if len(rows) <= _CONTAINED:
         return found
-    lane = numbered_rows((ranked(activities.device[rows])[1], activities.stream[rows]))
     start = activities.start_ns[rows]
     end = start + activities.duration_ns[rows]
-    order = np.lexsort((-end, start, lane))
-    lane, start, end, rows = lane[order], start[order], end[order], rows[order]
     contains = _contained(lane, start, end) >= _CONTAINED
     of_lane = np.bincount(lane[contains], minlength=int(lane.max()) + 1)
     size = np.bincount(lane, minlength=int(lane.max()) + 1)

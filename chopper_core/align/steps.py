@@ -7,7 +7,6 @@ by the names of ranges.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -18,7 +17,7 @@ from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
 from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
-from chopper_core.util.arrays import Float64, Index, Int32, Mask
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     counted,
     counts_of,
@@ -179,7 +178,7 @@ def find_steps(host: Host, inference: InferenceSteps) -> Intervals | None:
     An inference engine's steps have no numbers; they count in order of time. In a run that trains
     too, the training's steps count.
     """
-    if not host.links.points.known().any() and _kernel_bursts(host)[1]:
+    if not host.links.points.known().any() and host.of_class(OPTIMIZER_CLASS).any():
         # Which step launched what isn't known; where one ends is.
         return None
     steps = _annotated(host)
@@ -243,17 +242,22 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
         labels.fill(found, Rule.NEIGHBOUR)
         without_loop = frozenset(spans.number[spans.lacks_loop].tolist())
         return IterationLabels(labels, place, _cut_steps(host, spans) | without_loop)
-    ends = _optimizer_ends(host)
-    count = len(ends)
-    if ends:
+    cut: set[int] = set()
+    if ends := _optimizer_ends(host):
         found = np.searchsorted(ends, points.time_ns, "left")
         labels.fill(found, Rule.BURST, points.known())
+        begins = [np.iinfo(np.int64).min, *ends[:-1]]
+        steps = StepSpans(np.arange(len(ends)), np.array(begins), np.array(ends))
+        # What is behind the last end, too.
+        cut = {len(ends), *_cut_steps(host, steps)}
     elif not len(host.operators):
-        found, count = _kernel_bursts(host)
+        found, cut = _kernel_bursts(host)
         labels.fill(found, Rule.BURST)
-    cut = _cut_unannotated(labels, host, ends, count)
+    device = host.trace.activities.device
+    for each in distinct(device).tolist():
+        cut |= _cut_at_begin(labels, host, device == each, cut)
     _label_unlinked(labels, host, cut)
-    return IterationLabels(labels, place, frozenset(cut))
+    return IterationLabels(labels, place, frozenset(cut & {*labels.codes.tolist()}))
 
 
 def _with_unlinked(place: Index, spans: StepSpans, host: Host) -> Index:
@@ -273,7 +277,7 @@ def _with_unlinked(place: Index, spans: StepSpans, host: Host) -> Index:
     near = _neighbours(labels, host)
     reached = np.searchsorted(spans.start_ns, activities.start_ns, "right") - 1
     is_head = unlinked & (_before_launches(labels, host, near) | (reached < 0))
-    if spans.number[0] == 0:
+    if spans.number[0] == 0 and _is_numbered(host):
         is_head &= reached < 0
     found = np.where(unlinked, np.minimum(_nearer(labels, host, near), reached), place)
     found[is_head] = NO_STEP
@@ -302,28 +306,23 @@ def _cut_steps(host: Host, spans: StepSpans) -> frozenset[int]:
     return frozenset(cut)
 
 
-def _cut_unannotated(labels: Labels, host: Host, ends: Sequence[int], count: int) -> set[int]:
-    """Of steps that end with the optimizer, of which so many do: what is left behind the last one,
-    those with launches at an edge that have no activity, and the first if others show that it
-    isn't whole, or that idle time before it is missing."""
-    numbers, sizes = counted(labels.codes[~labels.missing()])
-    cut = set(numbers[numbers >= count].tolist())
-    if ends:
-        begins = [np.iinfo(np.int64).min, *ends[:-1]]
-        steps = StepSpans(np.arange(count), np.array(begins), np.array(ends))
-        cut |= _cut_steps(host, steps)
+def _cut_at_begin(labels: Labels, host: Host, own: Mask, cut: set[int]) -> set[int]:
+    """The first step of a GPU, whose activities are `own`, if the window cuts it where none is
+    annotated: it isn't whole, as others show, or idle time before it is missing."""
+    numbers, sizes = counted(labels.codes[own & ~labels.missing()])
     whole = [row for row, number in enumerate(numbers.tolist()) if number not in cut]
-    if len(whole) > 1 and whole[0] == 0:
-        least = int(sizes[whole[1:]].min())
-        lacks = least - sizes[0] >= max(_FEWEST_CUT, _SHARE_CUT * least)
-        if lacks or _extents(labels, host, numbers[whole]).lacks_loop[0]:
-            cut.add(int(numbers[0]))
-    return cut
+    if len(whole) < 2 or whole[0] > 0:
+        return set()
+    least = int(sizes[whole[1:]].min())
+    lacks = least - sizes[0] >= max(_FEWEST_CUT, _SHARE_CUT * least)
+    lacks = lacks or _extents(labels, host, own, numbers[whole]).lacks_loop[0]
+    return {int(numbers[0])} if lacks else set()
 
 
-def _extents(labels: Labels, host: Host, steps: Index) -> StepSpans:
-    """From the first to the last activity of each of some steps; the next begins behind it."""
-    rows = np.flatnonzero(isin(labels.codes, steps))
+def _extents(labels: Labels, host: Host, own: Mask, steps: Index) -> StepSpans:
+    """From the first to the last activity of each of some steps of a GPU; the next begins behind
+    it."""
+    rows = np.flatnonzero(own & isin(labels.codes, steps))
     numbers, code = ranked(labels.codes[rows])
     begin_ns = host.trace.activities.start_ns[rows]
     end_ns = begin_ns + host.trace.activities.duration_ns[rows]
@@ -332,6 +331,11 @@ def _extents(labels: Labels, host: Host, steps: Index) -> StepSpans:
     end = np.maximum.accumulate(maxima_of(end_ns, code, len(numbers), -most))
     begin[1:] = np.maximum(begin[1:], end[:-1])
     return StepSpans(numbers.astype(np.int64), begin, end)
+
+
+def _is_numbered(host: Host) -> bool:
+    """Whether steps have the numbers of annotations: others count from the first one traced."""
+    return any((host.is_annotation & host.named(pattern)).any() for pattern in ANNOTATIONS)
 
 
 def _annotated(host: Host) -> Intervals | None:
@@ -367,19 +371,30 @@ def _optimizer_ends(host: Host) -> list[int]:
     return ends
 
 
-def _kernel_bursts(host: Host) -> tuple[Int32, int]:
-    """Steps of a trace without host events, and how many of them end: with a burst of optimizer
-    kernels."""
+def _kernel_bursts(host: Host) -> tuple[Int32, set[int]]:
+    """Steps of a trace without host events, which end with a burst of optimizer kernels, and those
+    that don't. GPUs count from the one whose first burst is the earliest."""
     activities = host.trace.activities
     optimizes = host.of_class(OPTIMIZER_CLASS)
-    by_start = np.argsort(activities.start_ns, kind="stable")
-    steps = np.flatnonzero(optimizes[by_start])
     iteration = np.full(len(activities), NO_LABEL, np.int32)
-    if not len(steps):
-        return iteration, 0
-    last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]
-    iteration[by_start] = np.searchsorted(last, np.arange(len(by_start)), "left")
-    return iteration, len(last)
+    bursts: list[tuple[Int64, Index]] = []
+    """When each of a GPU ends, and the activities of the GPU."""
+    for device in distinct(activities.device[optimizes]).tolist():
+        own = np.flatnonzero(activities.device == device)
+        own = own[np.argsort(activities.start_ns[own], kind="stable")]
+        steps = np.flatnonzero(optimizes[own])
+        last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]
+        iteration[own] = np.searchsorted(last, np.arange(len(own)), "left")
+        bursts.append((activities.start_ns[own[last]], own))
+    open_: set[int] = set()
+    if bursts:
+        earliest = min((ends for ends, _ in bursts), key=lambda ends: int(ends[0]))
+        between = (earliest[:-1] + earliest[1:]) // 2
+        for ends, own in bursts:
+            iteration[own] += np.searchsorted(between, ends[0])
+            if not optimizes[own[-1]]:
+                open_.add(int(iteration[own[-1]]))
+    return iteration, open_
 
 
 class _Neighbours(Struct, frozen=True):

@@ -107,6 +107,12 @@ CHECKS: Final[Mapping[str, _Check]] = {
         _IDLE,
         HOST_RULES,
     ),
+    "repeated": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} activities {are} in the file twice, and count once",
+        (),
+        (),
+    ),
     "impossible": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} kernels contain{s} whole later kernels of {their} stream, which is "

@@ -501,11 +501,13 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return () if self.takes_truncated(view) else self.truncated(view)
 
     def uncounted(self, view: View) -> tuple[int, ...]:
-        """The codes of iterations that take no part, with NO_LABEL where some has none."""
-        takes_all = view.is_total or self.takes_truncated(view)
-        if takes_all or NO_LABEL not in self.pairs.codes("iteration"):
+        """The codes of iterations that take no part, with NO_LABEL for what is of none: that does
+        where it is asked for, or where the view's node has no iteration."""
+        is_asked = view.is_total or view.cut or "iteration" in dict(view.scope)
+        if is_asked or not len(self.table) or not self._iterations(view):
             return self.left_out(view)
-        return (NO_LABEL, *self.truncated(view))
+        is_there = NO_LABEL in self.pairs.codes("iteration")
+        return (*((NO_LABEL,) if is_there else ()), *self.left_out(view))
 
     def truncated(self, view: View) -> tuple[int, ...]:
         """The truncated iterations of a view's node, in rising order; raises NoSuchNode."""

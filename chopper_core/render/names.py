@@ -42,11 +42,10 @@ def row_names(frame: Frame, glyphs: Glyphs, most: int | None = None) -> tuple[st
     partners = frame.partners[:count]
     names = display_names((*frame.labels[:count], *partners), frame.level)
     if frame.truncated and frame.level == "iteration":
-        warm = {*map(str, frame.warm_up)}
-        why = ["warm-up" if label in warm else "cut" for label in frame.labels]
-        return tuple(
-            f"{name} {why[row]}" if frame.is_cut(row) else name for row, name in enumerate(names)
-        )
+        why = dict.fromkeys(map(str, frame.truncated), " cut")
+        why |= dict.fromkeys(map(str, frame.warm_up), " warm-up")
+        rows = zip(names, frame.labels, strict=False)  # The names of the first ones, perhaps.
+        return tuple(f"{name}{why.get(label, '')}" for name, label in rows)
     if parts := frame.values.get(PART_OF):
         depths: list[int] = []
         for row in range(count):

@@ -139,7 +139,10 @@ class Frame(Struct, frozen=True, eq=False):
 
     def counted(self) -> Mask:
         """Which rows take part in the total, and are compared with one another."""
-        skipped = self._cut if self.left_out else ()
+        skipped = frozenset[str]()
+        if self.level == "iteration":
+            texts = (NO_LABEL_TEXT if code == NO_LABEL else str(code) for code in self.left_out)
+            skipped = frozenset(texts)
         return np.array([label not in skipped for label in self.labels], np.bool_)
 
     def partner(self, row: int) -> str:

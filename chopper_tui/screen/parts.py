@@ -596,7 +596,8 @@ class ScreenParts(SteadyScreen[None]):
         # Of GPUs without a figure, the names alone tell nothing.
         values = (self.frame.values[each.name] for each in self.frame.columns)
         is_told = self.view.name != LIVE or any(each.present().any() for each in values)
-        rows, most = len(self.frame) + 1 + frame if is_told else 0, cards.most or _MIN_SPARE
+        rows = len(self.frame) + self.table.heading_lines + frame if is_told else 0
+        most = cards.most or _MIN_SPARE
         table = min(rows, max(body // 2, body - most))
         below = body - table
         # Where little stands out and no curve is next to it, the row's detail has the lines.
@@ -677,6 +678,9 @@ class ScreenParts(SteadyScreen[None]):
 
     @work(exclusive=True, group="detail", description="detail")
     async def _describe(self, delay_s: float) -> None:
+        pane = self.query_one(DetailPane)
+        if pane.detail is not None and pane.detail.level != self.frame.level:
+            pane.show(None)  # Of another place: that of millions of activities takes long.
         await asyncio.sleep(delay_s)
         frame, row, run = self.frame, self.table.cursor, self.run
         evidence, second = self.evidence, self.data.second

@@ -60,7 +60,7 @@ class DetailPane(Pane, Listing):
         """The figures; zeros and unavailable ones in a line each, the address last."""
         if self.detail is None:
             self._lines = ()
-            return []
+            return self.headed((), ())
         detail, glyphs, room = self.detail, self.glyphs, width - 2
         name, *about = _name(detail, room, glyphs)
         lines = [*about, *_groups(detail, room, glyphs, short=True)]

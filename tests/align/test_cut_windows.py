@@ -94,7 +94,47 @@ def test_the_mean_step_is_the_period_of_the_loop(
     assert row["elapsed_ns"] == (STEP_US + WAIT_US) * 1_000
 
 
+@given(
+    late=st.lists(st.integers(0, STEP_US // 3), min_size=2, max_size=3),
+    begin=st.integers(0, STEP_US),
+)
+def test_each_gpu_has_its_own_ends_of_steps(
+    late: list[int], begin: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """GPUs of one kernel trace run the same loop, each a while after the others."""
+    trace = TinyTrace()
+    for device, behind in enumerate(late):
+        for each in window(0, 2 * STEPS * STEP_US, None).events:
+            if each["ts"] + behind >= begin:
+                each |= {"ts": each["ts"] + behind, "pid": device}
+                each["args"]["device"] = device
+                trace.events.append(each)
+    run = opened_events(tmp_path_factory.mktemp("gpus"), trace.events)
+    assert len(sizes(run)) >= STEPS - 2
+    for size in sizes(run).values():
+        assert len(late) * (KERNELS + OPTIMIZER - FEW) < size <= len(late) * (KERNELS + OPTIMIZER)
+
+
 @pytest.mark.parametrize("ahead_us", [None, 0, 400])
 def test_whole_steps_stay(ahead_us: int | None, tmp_path: Path) -> None:
     run = opened_events(tmp_path, window(0, 2 * STEPS * STEP_US, ahead_us).events)
     assert sizes(run) == dict.fromkeys(range(STEPS), KERNELS + OPTIMIZER)
+
+
+def test_without_a_whole_step_figures_are_those_of_the_cut_one(tmp_path: Path) -> None:
+    """As where one is whole: time outside steps is in none."""
+    trace = window(0, 1_000 + STEP_US // 2, 5)
+    trace.note("ProfilerStep#3", 0, 2 * STEP_US)
+    # Set-up, before the step; and launches whose activities the window's end lost.
+    trace.launch(GEMM, -900)
+    for late in range(9):
+        trace.call("hipLaunchKernel", 2 * STEP_US - 100 + late, 10_000 + late)
+    run = opened_events(tmp_path, trace.events)
+    frame = query(run, View(run.name))
+    assert run.cut_iterations == {3}
+    whole = query(run, View(run.name, path=("0", "3")))
+    assert frame.total["elapsed_ns"] == whole.total["elapsed_ns"]
+    steps = query(run, View(run.name, path=("0",)))
+    assert steps.labels == ["none", "3"] and steps.counted().tolist() == [False, True]
+    assert any("no complete one" in note for note in frame.notes)
+    assert any("outside steps" in note for note in frame.notes)

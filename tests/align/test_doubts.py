@@ -325,6 +325,33 @@ def test_launches_without_any_activity_are_said(tmp_path: Path) -> None:
         trace.open(tmp_path)
 
 
+def test_activities_that_are_in_the_file_twice_count_once(tmp_path: Path) -> None:
+    trace, whole = Trace(), Trace().open(tmp_path)
+    for event in (*trace.named("kernel")[20:23], trace.named("gpu_memcpy")[0]):
+        trace.add(event["cat"], event["name"], event["ts"], event["dur"], **event["args"])
+    run = trace.open(tmp_path)
+    [doubt] = run.doubts
+    assert (doubt.code, doubt.count) == ("repeated", 4)
+    assert "4 of " in doubt.sentence and "in the file twice, and count once" in doubt.sentence
+    for name in ("start_ns", "duration_ns", "elapsed_ns", "launch_ns"):
+        theirs = getattr(whole.table, name, None)
+        if theirs is not None:
+            assert getattr(run.table, name).tolist() == theirs.tolist()
+
+
+def test_equal_kernels_of_a_graph_are_several(tmp_path: Path) -> None:
+    """They have one launch, and in a file of whole microseconds maybe one time."""
+    trace = Trace()
+    first = trace.named("kernel")[20]
+    at = first["ts"] + first["dur"]
+    for ts, dur in ((at, 1.0), (at, 1.0), (at + 1, 3.0), (at + 4, 3.0)):
+        trace.add("kernel", "short", ts, dur, **first["args"])
+    run = trace.open(tmp_path)
+    assert not any(doubt.code == "repeated" for source in run.sources for doubt in source.doubts)
+    assert run.table.names.index("short") in run.table.kernel
+    assert (run.table.kernel == run.table.names.index("short")).sum() == 4
+
+
 def test_kernels_that_take_no_time_make_none_impossible(tmp_path: Path) -> None:
     """Old traces have whole microseconds: short kernels begin and end with those before them."""
     trace = Trace()

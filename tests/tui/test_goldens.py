@@ -9,6 +9,7 @@ import pytest
 
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.views.shared.told_findings import told_of_run
 from tests.tui.explorer import explorer, measured_run
 
 pytestmark = pytest.mark.golden
@@ -72,6 +73,8 @@ async def test_a_terminal_that_is_too_small_says_so() -> None:
 )
 async def test_what_a_key_opens(name: str, keys: list[str]) -> None:
     async with explorer((80, 24), view=View("sample.json", DEEP), glyphs=UNICODE) as at:
+        # The palette lists the findings once they are known, here before any other test asks.
+        told_of_run(at.explore.run, at.explore.view)
         await at.press(*keys)
         compare(f"{name}_80x24", at.text())
 

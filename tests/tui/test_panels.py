@@ -14,9 +14,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.view import Baseline, View
 from chopper_core.views import TABS, TREE, VIEWS
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from chopper_tui.draw.figures import Detail, detail
+from chopper_tui.screen import parts
 from chopper_tui.screen_data import run_shown
 from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
+from chopper_tui.widgets.detail import DetailPane
 from tests.demo import demo_run
 from tests.support import Row
 from tests.support import run_of as run_of_rows
@@ -261,6 +265,32 @@ async def test_rows_that_have_no_room_below_each_other_are_side_by_side() -> Non
         assert rest == 0 or lines[-1].strip() == f"{rest} more"
 
 
+async def test_the_detail_of_another_place_is_not_next_to_this_ones_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the detail of a row of millions of activities is made, that of another place was
+    there."""
+    go_on = Event()
+
+    def detail_later(run: Run, frame: Frame, row: int) -> Detail:
+        go_on.wait(60)
+        return detail(run, frame, row)
+
+    async with explorer((120, 36), measured_run(), View(RUN, name="losses")) as at:
+        pane = at.explore.query_one(DetailPane)
+        await at.settle()
+        assert pane.detail is not None and pane.detail.level == "part"
+        monkeypatch.setattr(parts, "detail_of", detail_later)
+        at.send("3")
+        async with asyncio.timeout(60):
+            while at.frame.level != "kernel" or pane.detail is not None:
+                await at.pilot.pause(0.02)
+        assert "part" not in str(pane.border_title)
+        go_on.set()
+        await at.settle()
+        assert pane.detail is not None and pane.detail.level == "kernel"
+
+
 async def until_drawn(at: Driven) -> None:
     async with asyncio.timeout(60):
         while not at.explore.query_one(EvidencePane).drawn:
@@ -288,3 +318,12 @@ async def test_no_picture_of_one_view_is_over_the_table_of_another(
         go_on.set()
         await at.settle()
         assert at.explore.picture_pane.drawn not in ((), before) or not at.explore.shows_picture
+
+
+@pytest.mark.parametrize("width", [80, 66])
+async def test_a_summary_of_one_operation_has_its_row_below_its_headings(width: int) -> None:
+    """Where headings take two lines, the only row had none."""
+    name = "an_operation_with_a_name"
+    run = run_of_rows([Row(0, 1_760, iteration=1, operation=name, launch=0)])
+    async with explorer((width, 24), run, View(run.name, name="overview")) as at:
+        assert any(re.search("▌? *an_", line) for line in at.lines()), at.text()

@@ -13,17 +13,14 @@ import threading
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chopper_core.util import children
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Cancelled, Progress, silent, stop_unwanted
+from chopper_core.util.progress import Cancelled, silent, stop_unwanted
 from chopper_core.util.workers import (
     PROCESSES_FROM_ROWS,
-    THREADS_FROM_ROWS,
-    concurrently,
     in_processes,
     in_threads,
     read_all,
@@ -31,23 +28,15 @@ from chopper_core.util.workers import (
 )
 from tests.conftest import ROOT
 from tests.demo import small_files
-
-
-def read_size(path: Path, progress: Progress) -> int:
-    progress("read", 1, 1)
-    if path.name == "bad":
-        raise DataError(f"{path} is bad")
-    return len(path.read_bytes())
-
-
-def die_in_worker(path: Path, progress: Progress) -> int:
-    if os.getpid() != int((path.parent / "parent").read_text()):
-        os._exit(1)
-    return 1
-
-
-def blocked_signals(_: Path, __: Progress) -> list[int]:
-    return sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+from tests.util.readers import (
+    blocked_signals,
+    die_in_worker,
+    fail_concurrently,
+    print_and_read,
+    read_both,
+    read_size,
+    which_thread,
+)
 
 
 @pytest.fixture
@@ -117,7 +106,7 @@ def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom chopper_core.util.workers import read_all\n"
         "from chopper_core.util.progress import silent\n"
-        "from tests.util.test_workers import read_size\n"
+        "from tests.util.readers import read_size\n"
         "class Taken:\n    fileno = lambda self: -1\n    write = flush = lambda self, *_: 0\n"
         "sys.stderr = taken = Taken()\n"
         "found = read_all([Path(name) for name in sys.argv[1:]], read_size, silent, 2)\n"
@@ -135,7 +124,7 @@ import signal, sys, threading
 from pathlib import Path
 from chopper_core.util.progress import silent
 from chopper_core.util.workers import read_all
-from tests.util.test_workers import how_it_began
+from tests.util.readers import how_it_began
 signal.signal(signal.SIGTERM, lambda *_: print("ended here"))
 if sys.argv[1] == "two":
     waiting = threading.Event()
@@ -143,12 +132,6 @@ if sys.argv[1] == "two":
 for _ in range(2):
     print(*read_all([Path(name) for name in sys.argv[2:]], how_it_began, silent, 2), sep="\\n")
 """
-
-
-def how_it_began(_path: Path, _progress: Progress) -> str:
-    """How this process was started, and whether it ends by the signals that its parent handles."""
-    ends = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    return f"{type(multiprocessing.current_process()).__name__}, {ends}"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process says its threads")
@@ -189,11 +172,6 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, where: str) -> 
     assert (done.stdout.split("\n"), done.stderr) == (["top level", "2", ""], "")
 
 
-def print_and_read(path: Path, progress: Progress) -> int:
-    print("a library's banner")
-    return read_size(path, progress)
-
-
 @pytest.mark.parametrize("is_first", [True, False])
 def test_workers_leave_ctrl_c_to_the_process_that_started_them(
     files: list[Path], is_first: bool
@@ -220,13 +198,6 @@ def test_threads_give_their_results_in_order_and_their_errors() -> None:
         in_threads(lambda number: 1 // number, [1, 0, 2])
 
 
-def which_thread(path: Path, _progress: Progress) -> list[bool]:
-    """Whether work on few and on many rows is done in this thread."""
-    rows = (THREADS_FROM_ROWS - 1, THREADS_FROM_ROWS)
-    here = threading.get_ident()
-    return [concurrently(threading.get_ident, count)() == here for count in rows]
-
-
 @pytest.mark.parametrize(("jobs", "of_many"), [(1, True), (2, False)])
 def test_a_thread_works_concurrently_where_a_file_has_several_processors(
     files: list[Path], jobs: int, of_many: bool
@@ -234,25 +205,10 @@ def test_a_thread_works_concurrently_where_a_file_has_several_processors(
     assert read_all(files[:1], which_thread, silent, jobs) == [[True, of_many]]
 
 
-def fail_concurrently(path: Path, _progress: Progress) -> int:
-    def fail() -> int:
-        raise DataError(f"{path} is bad")
-
-    return concurrently(fail, THREADS_FROM_ROWS)()
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_fails_beside_fails_here(files: list[Path], jobs: int) -> None:
     (error,) = read_all(files[:1], fail_concurrently, silent, jobs)
     assert isinstance(error, DataError) and "is bad" in str(error)
-
-
-def read_both(paths: list[Path], found: Any) -> None:
-    found.extend(read_all(paths, size_of, silent, 2))
-
-
-def size_of(path: Path, _progress: Progress) -> int:
-    return path.stat().st_size
 
 
 def test_a_process_that_may_have_no_others_reads_alone(files: list[Path]) -> None:
@@ -341,7 +297,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from chopper_core.util.progress import silent
 from chopper_core.util.workers import in_processes, read_all, shared_by
-from tests.util.test_workers import size_of
+from tests.util.readers import size_of
 fork, forked, here = os.fork, [], os.getpid()
 def second_fails():
     forked.append(0)
@@ -372,7 +328,7 @@ import sys, threading
 from pathlib import Path
 from chopper_core.util.progress import silent
 from chopper_core.util.workers import in_processes, read_all, shared_by
-from tests.util.test_workers import size_of
+from tests.util.readers import size_of
 start, left = threading.Thread.start, [int(sys.argv[1])]
 def limited(thread):
     left[0] -= 1

@@ -116,11 +116,7 @@ CALLS: list[tuple[Callable[[], object], type[ChopperError], str]] = [
     (lambda: baseline_view(View("run")), UsageError, "the view has no baseline"),
     (lambda: export(EMPTY, "perfetto", Path("x")), DataError, "has no activities to export"),
     (lambda: EMPTY.tree().node(()), NoSuchNode, "the run has no activities"),
-    (
-        lambda: causes_of(sample_run(), View("R"), 9),
-        UsageError,
-        "GPU 9 has no compute that the others have too",
-    ),
+    (lambda: causes_of(sample_run(), View("R"), 9), NoSuchNode, "no gpu 9 here"),
     (asked(steps(("op", 0, FORWARD)), f":{ONE}?view=icicle"), NothingToShow, "has no parts"),
     (asked(sample_run(), "?view=info"), UsageError, "info isn't a table"),
     (lambda: _LEAF.tree().node((*_PATH, "0", "0")), NoSuchNode, "an activity has no children"),

@@ -57,7 +57,7 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
     if left_out:
         return [f"{note}: {_LEFT_OUT}", *outside]
     is_chosen = view.cut or "iteration" in dict(view.scope)
-    return [note if is_chosen else f"{note}, and there is no complete one"]
+    return [note if is_chosen else f"{note}, and there is no complete one", *outside]
 
 
 def _time_outside(run: Run) -> str:
