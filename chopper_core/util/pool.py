@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -60,6 +61,9 @@ def _close_ends() -> None:
 
 
 os.register_at_fork(after_in_child=_close_ends)
+# At the end of this process, too, which waits for them: one that a generator left open may be at
+# work for it.
+Finalize(None, _close_ends, exitpriority=0)
 
 
 class Pool:

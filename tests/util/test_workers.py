@@ -149,6 +149,31 @@ def test_workers_are_copies_of_a_process_with_one_thread(
     assert (done.stdout, done.stderr) == (4 * f"{expected}Process, True\n", "")
 
 
+LEFT_OPEN = """
+import sys, time
+from chopper_core.util.workers import PROCESSES_FROM_ROWS, in_processes, shared_by
+def work(number):
+    time.sleep(0.05)
+    return number
+with shared_by(2):
+    found = in_processes(work, range(8), PROCESSES_FROM_ROWS)
+    print(next(found))
+if sys.argv[1] == "raised":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is copied")
+@pytest.mark.parametrize(("how", "code"), [("at its end", 0), ("raised", 3)])
+def test_who_leaves_work_undone_ends_with_its_workers(how: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, how],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (code, "0\n", "")
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["the script", "a thread"])
 def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, where: str) -> None:
