@@ -73,7 +73,7 @@ _RENAMED: Final = {
 """Fields that the schema calls by another name."""
 _MAX_LISTED_NAMES: Final = 60
 _MAX_UNKNOWN: Final = 10
-_MAX_LINES: Final = 2_000
+_MAX_LINES: Final = 256
 """Of a section; all of what is listed is in JSON."""
 _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16

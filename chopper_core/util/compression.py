@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Final
-
-from msgspec import Struct
+from typing import IO, Any, Final, NamedTuple
 
 from chopper_core.util.errors import UsageError
 
 
-class Compression(Struct, frozen=True):
+class Compression(NamedTuple):
     """A way to compress files that Chopper reads."""
 
     name: str

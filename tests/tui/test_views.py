@@ -71,7 +71,7 @@ async def test_a_view_is_split_by_what_it_takes() -> None:
         await at.command("by operation")
         assert at.frame.view.by == "operation"
         await at.command("by nonsense")
-        assert "takes by=" in at.status and at.frame.view.by == "operation"
+        assert "unknown split 'nonsense'" in at.status and at.frame.view.by == "operation"
         await at.press("space")
         assert len(at.explore.marks) == 1 and at.explore.table.marked == {at.label}
 
