@@ -96,10 +96,13 @@ def remove_folder(folder: Path, empty: Callable[[Path], object] = str) -> None:
     """Remove a folder as far as possible, renaming it first, so that no half of it is found. It may
     be emptied in another way under its new name."""
     fresh = temporary_path(folder, "new")
-    with suppress(OSError):
-        os.rename(folder, fresh)
-        empty(fresh)
-    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        with suppress(OSError):
+            os.rename(folder, fresh)
+            empty(fresh)
+        shutil.rmtree(fresh, ignore_errors=True)
+    finally:  # After an interrupt, too: it has another name already.
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 @cache

@@ -186,7 +186,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
         in_a_table = category in KERNELS or category in LAUNCHES or kind is not None
         if phase != "X" or not in_a_table:
             continue
-        start, duration = nanoseconds(event.get("ts")), nanoseconds(event.get("dur", 0))
+        start, duration = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if start is None or duration is None or duration < 0:
             bad_times += 1
             continue

@@ -278,7 +278,7 @@ class Event(msgspec.Struct, gc=False):
     pid: Number = None
     tid: Number = None
     ts: Any = None
-    dur: Any = 0
+    dur: Any = None
     id: Number = None
     args: Args | None = None
 
@@ -510,8 +510,8 @@ def event_of(fields: Any) -> Event:
         raise TypeError("an event is an object")
     args = fields.get("args")
     texts = {key: _text(fields.get(key)) for key in ("ph", "cat", "name")}
-    numbers = {key: _number(fields.get(key)) for key in ("pid", "tid", "ts", "id")}
-    values: dict[str, Any] = {**texts, **numbers, "dur": _number(fields.get("dur", 0))}
+    numbers = {key: _number(fields.get(key)) for key in ("pid", "tid", "ts", "dur", "id")}
+    values: dict[str, Any] = {**texts, **numbers}
     if isinstance(args, dict):
         values["args"] = _args_of(args)
     return Event(**values)
