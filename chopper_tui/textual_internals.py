@@ -84,12 +84,13 @@ class ShownCells:
 
     def whole(self, screen: Screen[Any], update: Any) -> Any:
         """An update that is of all cells where none is known: a part alone would stand on a cleared
-        screen. Nothing until the screen is laid out at the terminal's size, which draws all."""
+        screen. Nothing until the screen is laid out at the terminal's size, which draws all: lines
+        of another one would be cut, or go on in the next."""
+        compositor, app = screen._compositor, screen.app
+        if isinstance(update, LayoutUpdate | ChopsUpdate) and compositor.size != app.size:
+            return None
         if self._lines or not isinstance(update, ChopsUpdate):
             return update
-        compositor, app = screen._compositor, screen.app
-        if compositor.size != app.size:
-            return None
         return compositor.render_update(full=True, screen_stack=app._background_screens)
 
     def changes(self, update: Any) -> Any:
