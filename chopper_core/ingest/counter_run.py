@@ -168,13 +168,11 @@ def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:
     those of steps."""
     region = whole_codes(table.measured[_REGION])
     table = table.without_measured(_REGION)
-    used = distinct(region[region >= 0])
-    steps = [code for code in used.tolist() if is_step(names[code])]
-    region[isin(region, np.array(steps, np.int64))] = ABSENT
-    used = used[~isin(used, np.array(steps, np.int64))]
+    known = distinct(region[region >= 0]).tolist()
+    used = np.array([code for code in known if not is_step(names[code])], np.int64)
     if not len(used):
         return table
-    is_named = region >= 0
+    is_named = isin(region, used)
     code = len(table.operations) + np.searchsorted(used, region)
     renamed = replace(
         table,

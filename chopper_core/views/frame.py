@@ -128,21 +128,18 @@ class Frame(Struct, frozen=True, eq=False):
         return address.render(self.target(row))
 
     def is_cut(self, row: int) -> bool:
-        return self.labels[row] in self._cut
+        outside = [code for code in self.left_out if code == NO_LABEL]
+        return self.labels[row] in self._texts_of((*self.truncated, *outside))
 
-    @property
-    def _cut(self) -> frozenset[str]:
+    def _texts_of(self, steps: Sequence[int]) -> frozenset[str]:
+        """The labels of the rows of some steps, if rows are steps."""
         if self.level != "iteration":
             return frozenset()
-        outside = [NO_LABEL_TEXT] if NO_LABEL in self.left_out else []
-        return frozenset((*map(str, self.truncated), *outside))
+        return frozenset(NO_LABEL_TEXT if code == NO_LABEL else str(code) for code in steps)
 
     def counted(self) -> Mask:
         """Which rows take part in the total, and are compared with one another."""
-        skipped = frozenset[str]()
-        if self.level == "iteration":
-            texts = (NO_LABEL_TEXT if code == NO_LABEL else str(code) for code in self.left_out)
-            skipped = frozenset(texts)
+        skipped = self._texts_of(self.left_out)
         return np.array([label not in skipped for label in self.labels], np.bool_)
 
     def partner(self, row: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from chopper_core.util import debug
 from chopper_core.util.compression import refuse_compressed
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import is_out_of_memory
+from chopper_core.util.patterns import shape_of_name
 from chopper_tui.commands.arguments import READING
 from chopper_tui.commands.options import progress_line
 from chopper_tui.commands.output import tell
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 _MOST_NAMED: Final = 10
-_NUMBER: Final = re.compile(r"\d+")
 DESCRIPTION: Final = "Align a run once and write it to a store: a directory to share."
 OPTIONS: Final = f"""
     RUN? | a directory, or comma-separated trace files
@@ -97,7 +96,7 @@ def _tell_left_out(failed: Sequence[tuple[str, str]], who_names_all: str) -> Non
     """Name each trace, or of many that failed for the same reason the first."""
     from chopper_core.util.grouping import grouped_by
 
-    kinds = grouped_by(failed, lambda each: _NUMBER.sub("", each[1].replace(each[0], "")))
+    kinds = grouped_by(failed, lambda each: shape_of_name(each[1].replace(each[0], "")))
     for alike in kinds.values():
         if len(alike) > _MOST_NAMED:
             path, reason = alike[0]

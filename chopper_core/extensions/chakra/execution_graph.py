@@ -179,9 +179,9 @@ def align_graph(
         for name, stated, own in zip(RULES, nodes.stated_rules(), labels, strict=True)
     }
     columns |= accounted(start, duration, kind, stream, launch, iteration.codes).columns
-    if (own := _own_times(graph, rows)) is not None:
-        columns |= own.idle
-        extras = {**extras, **side_tables(HostSteps.of({0: own.steps}))}
+    if (times := _own_times(graph, rows)) is not None:
+        columns |= times.idle
+        extras = {**extras, **side_tables(HostSteps.of({0: times.steps}))}
     table = KernelTable(
         names=[*(name or NO_NAME for name in graph.names), *groups],
         operations=operations,
@@ -202,7 +202,7 @@ def align_graph(
         measured=measured,
         **columns,
     )
-    table = table if own is None else with_outside(table, own.outside)
+    table = table if times is None else with_outside(table, times.outside)
     order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
     return used_names(table.take(order)), extras
 

@@ -243,7 +243,7 @@ READ: Final = frozenset(
     )
 )  # fmt: skip
 """Attributes that the kernel table has columns for."""
-USED: Final = READ | {"comm_size", "num_ops", "num_ops_type", "fw_tid", "idle_ns"}
+USED: Final = READ | {"comm_size", "num_ops", "num_ops_type", "fw_tid"}
 """Attributes that labels, times and figures come from."""
 KEPT: Final = "kept_attributes"
 """In the metadata of Chopper's own files: the names of attributes that the run kept of a trace."""

@@ -8,7 +8,13 @@ from typing import Final
 import msgspec
 
 from chopper_core.extensions.chakra.execution_graph import SCHEMA, align_graph, times_of
-from chopper_core.extensions.chakra.graph import STATED, USED, AttributeColumn, ExecutionGraph
+from chopper_core.extensions.chakra.graph import (
+    IDLE,
+    STATED,
+    USED,
+    AttributeColumn,
+    ExecutionGraph,
+)
 from chopper_core.extensions.chakra.host_pieces import HOST
 from chopper_core.extensions.chakra.schema import NodeType
 from chopper_core.model.doubts import Doubt
@@ -145,7 +151,7 @@ def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
     """A sentence for each attribute that no figure comes from."""
     found = []
     for name, column in attributes.items():
-        if name not in USED and name not in (STATED, HOST):
+        if name not in USED and name not in (STATED, HOST, IDLE):
             types = ", ".join(dict.fromkeys(column.types))
             found.append(
                 f"attribute {name}{f' ({types})' if types else ''} of {len(column.nodes):,} nodes, "
