@@ -189,3 +189,18 @@ def test_a_memory_of_0_degrees_has_no_sensor(tmp_path: Path, wording: Wording) -
     (note,) = texts(run)
     wording(note, "memory temperature of GPU 0", "0 °C")
     assert run.sampled["edge_c"][0].samples == 3
+
+
+def test_gpus_named_by_uuid_keep_the_order_of_the_rows(tmp_path: Path) -> None:
+    """nvidia-smi writes a round in the order of its numbers; a UUID is no number."""
+    names = ["GPU-f1", "GPU-9a", "GPU-10", "GPU-0c"]
+    rows = [
+        f"2026/01/01 10:00:{second:02d}.000, {name}, {100 * (1 + gpu)} W"
+        for second in range(20)
+        for gpu, name in enumerate(names)
+    ]
+    path = tmp_path / "smi.csv"
+    path.write_text("\n".join(["timestamp, uuid, power.draw [W]", *rows]) + "\n")
+    run = open_run(str(path))
+    power = query(run, parse("R?columns=power_w")).values["power_w"]
+    assert [power.at(gpu) for gpu in range(4)] == [100.0, 200.0, 300.0, 400.0]
