@@ -178,9 +178,9 @@ class HostSide:
     def _all_ranges(self) -> Columns:
         return self._ranges.joined()
 
-    def tables(self, process: int) -> tuple[Launches, HostRanges, list[tuple[int, int]]]:
-        """The calls with names and valid times, the ranges, and process and thread of each thread
-        code.
+    def tables(self, process: int) -> tuple[Launches, HostRanges, list[tuple[int, int, int]]]:
+        """The calls with names and valid times, the ranges, and process, thread and part of each
+        thread code.
 
         Releases the calls.
         """
@@ -209,7 +209,7 @@ class HostSide:
             start_ns=ranges["start_ns"],
             duration_ns=ranges["end_ns"] - ranges["start_ns"],
         )
-        return calls, own, [(process, thread) for thread in threads.tolist()]
+        return calls, own, [(process, thread, 0) for thread in threads.tolist()]
 
     def regions(self, dispatches: Columns) -> tuple[Int32, bool]:
         """Return the name of the innermost range around each dispatch, or ABSENT.
