@@ -356,7 +356,7 @@ class ScreenParts(SteadyScreen[None]):
             self._fit_status()
 
     def _show_status(self) -> None:
-        """Show the status line; a small screen has it for a message, and for a timeline's cursor."""
+        """Show the status line; a small screen has it for messages and a timeline's cursor."""
         is_wanted = self.has_lines or self.lanes is not None or bool(self.status.message)
         self.status.display = self.has_class("-fits") and is_wanted
 
