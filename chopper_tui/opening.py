@@ -70,9 +70,11 @@ class Opening:
         opened, whole = self._opened, self.whole
         try:
             run = self._read(ShowingProgress(self._report, self._show))
-            if not opened.done():
-                opened.set_result(self._screen_of(run))
+            first = None if opened.done() else self._screen_of(run)
+            # Before the screen, which would say that the rest still joins it.
             whole.set_result(run)
+            if first is not None:
+                opened.set_result(first)
         except BaseException as error:
             lacks_memory = is_out_of_memory(error)
             reason = memory_error(f"opening {self._start.run}", error) if lacks_memory else error

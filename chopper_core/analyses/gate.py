@@ -3,7 +3,8 @@
 A limit is exceeded only where the steps of the run lie beyond it by more than chance: the
 Wilcoxon-Mann-Whitney test of `determinism`, between the run's steps and the baseline's moved
 by the limit, adjusted for the number of limits. It is met where they lie within it by more than
-chance; else the steps can't tell.
+chance; else the steps can't tell. Where a run lacks the figure, or has too few steps, nothing was
+checked: that is no pass.
 
 Runs with the same settings differ by more than their steps do. With several baselines the
 spread of their medians is known: the run's median has to lie beyond it too, by Student's test.
@@ -38,6 +39,7 @@ from chopper_core.util.grouping import distinct, median_of
 PASS: Final = "pass"
 FAIL: Final = "fail"
 INCONCLUSIVE: Final = "inconclusive"
+UNCHECKED: Final = "unchecked"
 MIN_ITERATIONS: Final = 4
 """The fewest steps of each run with which the test can tell."""
 _LIMIT: Final = re.compile(
@@ -106,7 +108,9 @@ class Judged(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        if not self.q < LEVEL:
+        if self.reason or not np.isfinite(self.q):
+            return UNCHECKED
+        if self.q >= LEVEL:
             return INCONCLUSIVE
         is_above = self.ours > float(self.limit.moved(np.array([self.base]))[0])
         return FAIL if is_above == self.limit.is_upper else PASS
@@ -121,13 +125,13 @@ class Judged(Struct, frozen=True):
         over = f"{self.counts[0]} and {self.counts[1]} steps"
         if self.runs > 1:
             over += f", and of {self.runs} baselines that spread by ±{self.spread_pct:.1f} %"
-        if self.verdict == INCONCLUSIVE and not np.isfinite(self.q):
+        if self.verdict == UNCHECKED:
             why = f"too few to tell, {over}; {MIN_ITERATIONS} of each can"
         elif self.verdict == INCONCLUSIVE:
             why = f"not beyond the noise of {over} (q {self.q:.2g})"
         else:
             why = f"beyond the noise of {over} (q {self.q:.2g})"
-        if self.runs == 1 and np.isfinite(self.q):
+        if self.runs == 1 and self.verdict != UNCHECKED:
             why += "; the noise between runs is unknown"
         return f"{what}: {self.change_pct:+z.1f} %, {values}, {why}"
 
@@ -258,7 +262,12 @@ def _finite(numbers: Float64) -> Float64:
 
 def limits_table(judged: Iterable[Judged]) -> str:
     lines = ["| limit | baseline | run | change | result |", "| :-- | --: | --: | --: | :-- |"]
-    marks = {PASS: "✅ pass", FAIL: "❌ fail", INCONCLUSIVE: "❔ inconclusive"}
+    marks = {
+        PASS: "✅ pass",
+        FAIL: "❌ fail",
+        INCONCLUSIVE: "❔ inconclusive",
+        UNCHECKED: "🚫 unchecked",
+    }
     for each in judged:
         figures = ["–", "–", "–"]
         if not each.reason:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from chopper_core.analyses.gate import FAIL, INCONCLUSIVE
+from chopper_core.analyses.gate import FAIL, INCONCLUSIVE, UNCHECKED
 from chopper_core.util.escape import Escaped, clean, escape_lines
 
 ERROR: Final = "error"
 """The result of a limit that wasn't judged."""
-_ELEMENTS: Final = {FAIL: "failure", INCONCLUSIVE: "skipped", ERROR: "error"}
+_ELEMENTS: Final = {
+    FAIL: "failure",
+    INCONCLUSIVE: "skipped",
+    UNCHECKED: "error",
+    ERROR: "error",
+}
 
 
 def as_junit(suite: str, results: Iterable[tuple[str, str, str]]) -> Escaped:

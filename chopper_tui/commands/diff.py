@@ -8,6 +8,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.answers.runner import compared_address, shown
+from chopper_core.tables.losses import number_of
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.escape import Escaped, escape_each, escape_lines
 from chopper_tui.commands import show
@@ -36,15 +37,20 @@ OPTIONS: Final = f"""
     several --base RUN | further baselines with the settings of A, for --fail-if: a run, a pattern
         of paths, or a directory of runs; the limit has to be exceeded beyond their spread
         too
-    --strict | exit code 4 also for a limit that can't be judged: a figure that the run lacks, too
-        few steps, or noise
+    --strict | exit code 4 also for a limit that isn't known to be met: noise hides it, or it can't
+        be checked
+    --allow-unchecked | exit code 0, not 5, for a limit that can't be checked: a run lacks the
+        figure, or has fewer than four complete steps
     --anyway | judge limits also of runs that aren't comparable: of other work, layout, steps or
         GPUs, or with doubts about a limit's figure
     --junit FILE | write the results as JUnit XML, for the page of a job{TABLE}{READING}"""
 EXCEEDED: Final = 4
+NOT_CHECKED: Final = 5
 
 
 def run(options: Namespace) -> int:
+    if options.strict and options.allow_unchecked:
+        raise UsageError("--strict fails what --allow-unchecked lets pass; give one of them")
     bases = _baselines(options)
     options.a = bases[0]
     options.address = compared_address(options.a, options.b, options.path)
@@ -52,7 +58,7 @@ def run(options: Namespace) -> int:
         return show.run(options)
     from chopper_core.analyses.base import baseline_of
     from chopper_core.analyses.comparable import comparability, not_comparable
-    from chopper_core.analyses.gate import FAIL, PASS, judge
+    from chopper_core.analyses.gate import FAIL, INCONCLUSIVE, PASS, UNCHECKED, judge
     from chopper_core.render.junit import ERROR
     from chopper_core.views.query import frame_of
 
@@ -71,10 +77,11 @@ def run(options: Namespace) -> int:
         raise DataError(f"{refusal}; --anyway judges the limits all the same")
     judged = judge(opened, base, options.fail_if, others)
     write_text(_printed(frame_of(opened, view), judged, pair, options), options)
-    # Of a strict gate what isn't known to pass fails.
-    verdicts = [
-        FAIL if options.strict and each.verdict != PASS else each.verdict for each in judged
-    ]
+    verdicts = [each.verdict for each in judged]
+    if options.strict:
+        verdicts = [each if each == PASS else FAIL for each in verdicts]
+    elif options.allow_unchecked:
+        verdicts = [INCONCLUSIVE if each == UNCHECKED else each for each in verdicts]
     _write_junit(
         options,
         [
@@ -82,7 +89,14 @@ def run(options: Namespace) -> int:
             for each, verdict in zip(judged, verdicts, strict=True)
         ],
     )
-    return EXCEEDED if FAIL in verdicts else 0
+    if unchecked := verdicts.count(UNCHECKED):
+        remark(
+            f"chopper diff: {unchecked} of {number_of(len(verdicts), 'limit')} can't be checked; "
+            "--allow-unchecked lets them pass"
+        )
+    if FAIL in verdicts:
+        return EXCEEDED
+    return NOT_CHECKED if unchecked else 0
 
 
 def _baselines(options: Namespace) -> list[str]:

@@ -96,7 +96,7 @@ done
 echo 7
 """
 FAILS: Final[dict[str, tuple[int, str]]] = {
-    r"--fail-if": (4, ""),
+    r"--fail-if": (5, "can.t be checked"),
     r"check runs/chakra": (1, "violations"),
     r"--finish": (1, "today.chopper is finished"),
     r"--trigger": (1, "no running process with Chopper's hooks"),

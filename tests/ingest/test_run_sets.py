@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import chopper_core as chopper
-from chopper_core.analyses.gate import INCONCLUSIVE, judge, parse_limit
+from chopper_core.analyses.gate import UNCHECKED, judge, parse_limit
 from chopper_core.analyses.step_traffic import LINKS
 from chopper_core.answers.opening import holds_several
 from chopper_core.columns import METRICS
@@ -322,7 +322,7 @@ def test_the_gate_has_the_same_change(demos: RunSet) -> None:
     frame = query(demos, View("demo_data"))
     assert [found.base, found.ours] == [frame.row(row)["step_time_ns"] for row in (0, 1)]
     # Two iterations of each can't tell.
-    assert found.verdict == INCONCLUSIVE
+    assert found.verdict == UNCHECKED
 
 
 @pytest.mark.sweep

@@ -97,6 +97,7 @@ OF_OPTIONS = {
     "--base": "{other}",
     "--anyway": None,
     "--strict": None,
+    "--allow-unchecked": None,
     "--iteration": "11",
     "--gaps": None,
     "--host": None,

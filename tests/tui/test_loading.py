@@ -257,6 +257,15 @@ def opening(error: Exception, go_on: Event) -> Opening:
     return Opening(load, start, {})
 
 
+def test_a_run_is_whole_before_a_first_screen_that_nothing_joins() -> None:
+    start, whole = View(sample_run().name), []
+    begun = Opening(lambda _: sample_run(), start, {})
+    begun._opened.add_done_callback(lambda _: whole.append(begun.whole.done()))
+    begun.begin()
+    begun._thread.join()
+    assert begun.whole.result() is begun.result()[0] and whole == [True]
+
+
 @pytest.mark.parametrize(
     "error",
     [DataError("power.csv changed while it was read"), FileNotFoundError(2, "gone", "power.csv")],

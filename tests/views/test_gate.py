@@ -13,6 +13,7 @@ from chopper_core.analyses.gate import (
     INCONCLUSIVE,
     MIN_ITERATIONS,
     PASS,
+    UNCHECKED,
     Judged,
     judge,
     limits_table,
@@ -87,7 +88,7 @@ def test_the_three_results(wording: Wording) -> None:
     assert near.verdict == INCONCLUSIVE
     wording(near.sentence, "noise", "12 and 12")
     few = verdict(run_with(2, 3, mlp_dp=2.0), base, "step_time>+5%")
-    assert few.verdict == INCONCLUSIVE and np.isnan(few.q)
+    assert few.verdict == UNCHECKED and np.isnan(few.q)
     wording(few.sentence, "3 and 12 steps", f"{MIN_ITERATIONS} of each")
 
 
@@ -160,7 +161,7 @@ def test_parts_that_are_missing(wording: Wording) -> None:
         verdict(run, base, "operation=mlp_dq/elapsed_ns>+1%")
     rows = [Row(at * 10_000, 5_000, iteration=at, operation="gemm") for at in range(12)]
     only = verdict(run, run_of(rows), "operation=norm/elapsed_ns>+1%")
-    assert only.verdict == INCONCLUSIVE
+    assert only.verdict == UNCHECKED
     wording(only.sentence, "the baseline")
 
 
@@ -222,25 +223,72 @@ def test_the_command_fails_where_a_limit_is_exceeded(
     assert main(["baseline", "remove", "main"]) == 2
 
 
-def test_a_strict_gate_fails_what_it_cannot_judge(
+def test_what_noise_hides_passes_unless_the_gate_is_strict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A figure that the run lacks, or a difference within noise, else stays green forever."""
     from chopper_core.store.writer import write_store
     from chopper_tui.cli import main
 
     write_store(run_with(1), tmp_path / "a")
     file = tmp_path / "results.xml"
     pair = ["diff", str(tmp_path / "a"), str(tmp_path / "a"), "--junit", str(file)]
-    for limit in ("energy_j>+5%", "step_time>+0%"):
-        asked = [*pair, "--fail-if", limit]
-        assert main(asked) == 0
-        assert capsys.readouterr().out.startswith("inconclusive: ")
-        assert 'failures="0"' in file.read_text() and 'skipped="1"' in file.read_text()
-        assert main([*asked, "--strict"]) == 4
-        assert capsys.readouterr().out.startswith("inconclusive: ")
-        assert 'failures="1"' in file.read_text() and 'skipped="0"' in file.read_text()
+    asked = [*pair, "--fail-if", "step_time>+0%"]
+    for options, code, failures, skipped in (
+        ([], 0, 0, 1),
+        (["--allow-unchecked"], 0, 0, 1),
+        (["--strict"], 4, 1, 0),
+    ):
+        assert main([*asked, *options]) == code
+        captured = capsys.readouterr()
+        assert captured.out.startswith("inconclusive: ")
+        assert not captured.err.replace(f"{file}\n", "")
+        assert f'failures="{failures}" errors="0" skipped="{skipped}"' in file.read_text()
     assert main([*pair, "--fail-if", "step_time>+50%", "--strict"]) == 0
+
+
+def test_a_limit_that_cannot_be_checked_passes_only_if_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
+    """A figure or a part that a run lacks, or too few steps, else stays green forever."""
+    from chopper_core.store.writer import write_store
+    from chopper_tui.cli import main
+
+    write_store(run_with(1), tmp_path / "a")
+    write_store(run_with(2, 3), tmp_path / "short")
+    renamed = [Row(at * 10_000, 5_000, iteration=at, operation="norm") for at in range(12)]
+    write_store(run_of(renamed), tmp_path / "renamed")
+    file = tmp_path / "results.xml"
+    for other, limit in (
+        ("a", "energy_j>+5%"),
+        ("a", "operation=norm/power_w>+5W"),
+        ("short", "step_time>+500%"),
+        ("renamed", "operation=gemm/elapsed_ns>+5%"),
+    ):
+        pair = ["diff", str(tmp_path / "a"), str(tmp_path / other), "--anyway"]
+        pair += ["--junit", str(file)]
+        asked = [*pair, "--fail-if", limit]
+        for options, code, counts in (
+            ([], 5, 'failures="0" errors="1" skipped="0"'),
+            (["--allow-unchecked"], 0, 'failures="0" errors="0" skipped="1"'),
+            (["--strict"], 4, 'failures="1" errors="0" skipped="0"'),
+        ):
+            assert main([*asked, *options]) == code
+            captured = capsys.readouterr()
+            assert captured.out.startswith(f"unchecked: {limit}: ")
+            assert counts in file.read_text()
+            said = captured.err.replace(f"{file}\n", "")
+            if options:
+                assert not said
+            else:
+                wording(said, "1 of 1 limit", "--allow-unchecked")
+        # What fails is more than what wasn't checked.
+        assert main([*asked, "--fail-if", "kernels<+1"]) == (5 if other == "short" else 4)
+        capsys.readouterr()
+        assert main([*asked, "--format", "json"]) == 5
+        assert json.loads(capsys.readouterr().out)["limits"][0]["verdict"] == UNCHECKED
+    assert main([*asked, "--strict", "--allow-unchecked"]) == 2
+    said = "--strict fails what --allow-unchecked lets pass; give one of them"
+    assert capsys.readouterr().err == f"chopper: {said}\n"
 
 
 def run_between(seed: int, noise: float = 0.03, factor: float = 1.0) -> Run:
