@@ -32,6 +32,7 @@ from chopper_core.sources.trace import (
     Syncs,
     Trace,
     blank,
+    ranks_of_processes,
 )
 from chopper_core.tables.columns import (
     LATEST_NS,
@@ -196,9 +197,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             f"{len(graphs):,} CUDA graphs are single activities: nsys recorded none of their "
             "kernels, which `nsys profile --cuda-graph-trace=node` does."
         )
-    pairs = sorted(set(zip(device.tolist(), process.tolist(), strict=True)))
-    ranks = {one: rank for rank, one in enumerate(dict.fromkeys(one for _, one in pairs))}
-    ranks = ranks if len(ranks) > 1 else dict.fromkeys(ranks, ABSENT)
+    ranks = ranks_of_processes(device, process)
     is_sized = (grid > 0) & (grid < _MAX_GRID) & (block > 0)
     shapes, shape = ranked(np.where(is_sized, (grid << 11) + block, ABSENT))
     # A range without a text names nothing.

@@ -3,7 +3,7 @@
 Read are `rocpd_op` (work on GPUs), `rocpd_api` (calls of HIP, and `UserMarker`, the ranges of
 roctx), `rocpd_api_ops` (which call started which work), `rocpd_kernelapi` or `rocpd_kernelop`
 (sizes), `rocpd_copyapi` or `rocpd_copyop` (bytes) and `rocpd_string` with `rocpd_ustring`. Times
-are integer nanoseconds since boot.
+are integer nanoseconds since boot. Processes of one file are ranks in the order of their GPUs.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from chopper_core.sources.trace import (
     LaunchShape,
     Trace,
     blank,
+    ranks_of_processes,
 )
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
@@ -47,8 +48,9 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
-from chopper_core.util.arrays import Int32, Int64
+from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import commonest, distinct, first_equal
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -62,6 +64,7 @@ SUFFIXES: Final = (".rpd", ".db", ".sqlite", ".sqlite3")
 
 FORMAT: Final = "RPD"
 _NEEDED_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
+_RANKS_FROM: Final = "processes of the file, in the order of their GPUs"
 _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "rocpd_op": frozenset(
         ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
@@ -189,9 +192,11 @@ class _RpdReader:
         self._losses.bad_host_times += bad_calls
         self._losses.note(bad, "event", "without a valid time left out")
         kept = (category >= 0) & is_timed
-        activities, shapes = self._activities(
-            [column[kept] for column in ops], category[kept], texts
-        )
+        ops = [column[kept] for column in ops]
+        activities, shapes = self._activities(ops, category[kept], texts)
+        process = _processes_of(ops[1], first_equal(identity, ops[7]), pid)
+        ranks = ranks_of_processes(ops[1], process)
+        of_process = codes_of(process.tolist(), ranks.__getitem__).astype(np.int32)
         others = (kind for kind, code in zip(kinds, category.tolist(), strict=True) if code < 0)
         unused = Counter(f"op {texts.get(kind, '') or '?'}" for kind in others)
         not_read = {
@@ -216,8 +221,8 @@ class _RpdReader:
                 TIMES_SINCE: CLOCK_BOOTTIME,
             },
             names=operators.names,
-            threads=[(process, number, ABSENT) for process, number in self._threads],
-            activities=activities,
+            threads=[(one, number, ranks.get(one, ABSENT)) for one, number in self._threads],
+            activities=replace(activities, rank=of_process),
             launches=launches,
             ranges=operators.ranges,
             inputs=operators.inputs,
@@ -225,6 +230,7 @@ class _RpdReader:
             event_counts={"op": len(kinds), "api": len(pid) - marks, _MARKER: marks},
             unused_events={**unused, **not_read},
             unread_fields=unread,
+            ranks_from=_RANKS_FROM,
             losses=self._losses,
         )
 
@@ -300,6 +306,19 @@ class _RpdReader:
             given = query.format(table)
             found = self._database.chunks(table, given, self._losses, _CHUNK_TEXTS)
             yield from chain.from_iterable(found)
+
+
+def _processes_of(gpu: Int64, call: Index, pid: Int64) -> Int64:
+    """The process of each operation: that of its call (a row of `pid`, or -1), else the one with
+    the most calls for its GPU, else the one with the most for any."""
+    known = call >= 0
+    process = np.full(len(gpu), ABSENT)
+    process[known] = pid[call[known]]
+    most = commonest(process[known]) if known.any() else ABSENT
+    for one in distinct(gpu[~known]).tolist():
+        own = process[known & (gpu == one)]
+        process[~known & (gpu == one)] = commonest(own) if len(own) else most
+    return process
 
 
 def _category(kind: str) -> int:
