@@ -33,6 +33,7 @@ from chopper_core.sources.trace import (
     LaunchShape,
     Trace,
     blank,
+    known_processes,
     ranks_of_processes,
 )
 from chopper_core.tables.bytes import ByteSource
@@ -48,9 +49,9 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
-from chopper_core.util.arrays import Index, Int32, Int64
+from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import commonest, distinct, first_equal
+from chopper_core.util.grouping import first_equal
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -185,7 +186,8 @@ class _RpdReader:
         )
         kinds = ops[6].tolist()
         category = codes_of(kinds, lambda code: _category(texts.get(code, "")))
-        is_timed = are_timed(ops[3], ops[4])
+        # Both times are 0 where none was collected.
+        is_timed = are_timed(ops[3], ops[4]) & (ops[4] > 0)
         bad_calls = int((~timed).sum())
         bad = bad_calls + int(((category >= 0) & ~is_timed).sum())
         self._losses.bad_times += bad
@@ -194,7 +196,8 @@ class _RpdReader:
         kept = (category >= 0) & is_timed
         ops = [column[kept] for column in ops]
         activities, shapes = self._activities(ops, category[kept], texts)
-        process = _processes_of(ops[1], first_equal(identity, ops[7]), pid)
+        call = first_equal(identity, ops[7])
+        process = known_processes(ops[1], np.where(call < 0, ABSENT, np.append(pid, ABSENT)[call]))
         ranks = ranks_of_processes(ops[1], process)
         of_process = codes_of(process.tolist(), ranks.__getitem__).astype(np.int32)
         others = (kind for kind, code in zip(kinds, category.tolist(), strict=True) if code < 0)
@@ -306,19 +309,6 @@ class _RpdReader:
             given = query.format(table)
             found = self._database.chunks(table, given, self._losses, _CHUNK_TEXTS)
             yield from chain.from_iterable(found)
-
-
-def _processes_of(gpu: Int64, call: Index, pid: Int64) -> Int64:
-    """The process of each operation: that of its call (a row of `pid`, or -1), else the one with
-    the most calls for its GPU, else the one with the most for any."""
-    known = call >= 0
-    process = np.full(len(gpu), ABSENT)
-    process[known] = pid[call[known]]
-    most = commonest(process[known]) if known.any() else ABSENT
-    for one in distinct(gpu[~known]).tolist():
-        own = process[known & (gpu == one)]
-        process[~known & (gpu == one)] = commonest(own) if len(own) else most
-    return process
 
 
 def _category(kind: str) -> int:

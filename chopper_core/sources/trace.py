@@ -330,6 +330,18 @@ def _near(times_ns: Int64) -> Mask:
     return found
 
 
+def known_processes(device: Int64, process: Int64) -> Int64:
+    """The process of each activity: where it isn't known, that of most activities of its device,
+    else that of most."""
+    is_known = process != ABSENT
+    found = process.copy()
+    for one in distinct(device[~is_known]).tolist():
+        here = device == one
+        own = process[is_known & here] if (is_known & here).any() else process[is_known]
+        found[here & ~is_known] = commonest(own) if len(own) else ABSENT
+    return found
+
+
 def ranks_of_processes(device: Int64, process: Int64) -> dict[int, int]:
     """The rank of each process of a file, by the devices and processes of its activities.
 

@@ -231,3 +231,15 @@ def test_processes_of_one_file_are_ranks_with_their_own_steps(tmp_path: Path) ->
     assert sorted(found) == expected
     alone = (table.category == Category.KERNEL) & (table.launch_ns < 0)
     assert table.gpu[alone].tolist() == [1] and table.start_ns[alone].tolist() == [700_000]
+
+
+def test_an_operation_whose_time_was_not_collected_has_none(tmp_path: Path) -> None:
+    """Start and end are 0 then, hours before all others."""
+    path = write(tmp_path / "trace.rpd")
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE rocpd_op SET start = 0, "end" = 0 WHERE id = 4')
+    db.close()
+    run = open_run(str(path), jobs=1)
+    assert (run.table.category != Category.OUTSIDE).sum() == 3
+    assert run.table.start_ns[run.table.category != Category.OUTSIDE].min() == 1000
+    assert ("untimed", 1, 4) in [(doubt.code, doubt.count, doubt.of) for doubt in run.doubts]

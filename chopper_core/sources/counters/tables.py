@@ -236,7 +236,7 @@ class DispatchTable:
 
     def add_copies(self, columns: Columns) -> None:
         """Append copies of memory; those without a GPU or valid times are counted."""
-        timed = are_timed(columns["start_ns"], columns["end_ns"])
+        timed = are_timed(columns["start_ns"], columns["end_ns"]) & (columns["end_ns"] > 0)
         self._untimed_copies += int((~timed).sum())
         kept = timed & (columns["gpu"] >= 0)
         self._copies.add({name: columns[name][kept] for name in _COPY_COLUMNS})
