@@ -262,6 +262,7 @@ def test_a_run_is_whole_before_a_first_screen_that_nothing_joins() -> None:
     begun = Opening(lambda _: sample_run(), start, {})
     begun._opened.add_done_callback(lambda _: whole.append(begun.whole.done()))
     begun.begin()
+    begun._thread.join()
     assert begun.whole.result() is begun.result()[0] and whole == [True]
 
 
