@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from chopper_core.align.telemetry import power_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal, between
+from chopper_core.model.units import Unit
 from chopper_core.views.query import query
 from tests.wording import Wording
 
@@ -242,15 +247,28 @@ def test_without_times_no_counter_contradicts_a_power(tmp_path: Path) -> None:
     rows = [f"GPU 0     {500 + at}.0   {at * 50_000}" for at in range(20)]
     head = ["#Entity   POWER   TOTEC", "ID          W      mJ"]
     (tmp_path / "dcgm.txt").write_text("\n".join([*head, *rows]) + "\n")
-    assert texts(open_run(str(tmp_path / "dcgm.txt"))) == []
+    assert not any("contradicts" in text for text in texts(open_run(str(tmp_path / "dcgm.txt"))))
 
 
-def test_energy_is_that_of_power_while_the_counter_is_unknown(tmp_path: Path) -> None:
-    """A counter of 500 W that is reset after 5 s, and stops after 9 s; the power reads 600 W."""
-    counted = [500 * at * 0.5 for at in range(11)] + [500 * at * 0.5 for at in range(8)]
-    cells = [f"{joules:.1f}" for joules in counted] + [""] * 2
-    run = own_log(tmp_path, "gpu,power_w,energy_j", [f"0,600,{each}" for each in cells])
-    assert len(cells) == 21
-    energy = query(run, parse("R?columns=energy_j")).values["energy_j"]
-    # 5 s and 3.5 s are counted, 0.5 s and 1 s are not.
-    assert energy.at(0) == pytest.approx(8.5 * 500 + 1.5 * 600)
+def test_energy_is_that_of_power_while_the_counter_is_unknown() -> None:
+    """A counter of 500 W that is reset between 4 and 5 s and stops after 9 s; power of 600 W."""
+    second = 1_000_000_000
+    at = np.arange(12) * second
+    known = np.array([0, 1, 2, 3, 5, 6, 7, 8])
+    counter = between(at[known], at[known + 1], np.full(len(known), 500.0))
+    power = between(at[:-1], at[1:], np.full(11, 600.0))
+    signals = [
+        Signal(name, name, Unit.WATTS, {0: curve}, 0.0, 1000.0)
+        for name, curve in (("energy_rate_w", counter), ("power_w", power))
+    ]
+    curve = power_of(signals, 0)
+    joules, covered = curve.integrals(at)
+    expected = [500, 500, 500, 500, 600, 500, 500, 500, 500, 600, 600]
+    assert (np.diff(joules) / second).tolist() == expected
+    assert (np.diff(covered) == second).all()
+    # What neither has stays unknown.
+    power = between(at[2:4], at[3:5], np.full(2, 600.0))
+    signals[1] = replace(signals[1], curves={0: power})
+    joules, covered = power_of(signals, 0).integrals(at)
+    assert (np.diff(joules)[:9] / second).tolist() == [500] * 4 + [0] + [500] * 4
+    assert (np.diff(covered) == 0).tolist() == [False] * 4 + [True] + [False] * 4 + [True] * 2
