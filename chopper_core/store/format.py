@@ -51,6 +51,7 @@ from chopper_core.util.atomic import make_private, publish, read_small, user_fol
 from chopper_core.util.demo import DEMO, demo_path
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.escape import cut_text
+from chopper_core.util.nearby import file_nearby
 
 _ARROW: Final = ".arrow"
 STORE_INDEX: Final = "store.json"
@@ -162,7 +163,8 @@ def paths_of(name: str) -> list[Path]:
 def store_of(path: Path) -> Path:
     """The store that a file is a part of, as a shell's `STORE/*` names them; else the path."""
     is_part = path.suffix == _ARROW or path.name in (STORE_INDEX, RUN)
-    return path.parent if is_part and path.is_file() and is_store(path.parent) else path
+    is_part = is_part and path.is_file() and file_nearby(path.parent / STORE_INDEX).is_file()
+    return path.parent if is_part else path
 
 
 def name_of(path: str | Path) -> str:
