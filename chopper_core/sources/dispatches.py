@@ -32,6 +32,8 @@ class Dispatches(Struct, frozen=True):
     gpu: Int32
     """Number of the agent in `DispatchRun.agents`."""
     process: Int64
+    part: Int32
+    """Which process of the program it is of, counted from 0: pids repeat in containers."""
     queue: Int64
     dispatch_id: Int64
     correlation: Int64
@@ -88,7 +90,7 @@ class DispatchRun(Struct, frozen=True):
     """Calls of the runtime on the host, by the correlation ids of dispatches and copies."""
     ranges: HostRanges = blank(HostRanges)
     """The ranges of roctx on the host."""
-    threads: Sequence[tuple[int, int]] = ()
-    """Process and thread of a thread code of `calls` and `ranges`."""
+    threads: Sequence[tuple[int, int, int]] = ()
+    """Process, thread and part of a thread code of `calls` and `ranges`."""
     copies: Activities = blank(Activities)
-    """Copies of memory; devices are numbers of agents, streams are queues."""
+    """Copies of memory; devices are numbers of agents, streams are queues, ranks are parts."""

@@ -55,7 +55,7 @@ _PART_FOLDER: Final = late(
 )
 _PROCESS_FILE: Final = late(r"\d+_\w+")
 _DOMAIN: Final = late(
-    r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|"
+    r"[_-]?(?:counter_collection|kernel_trace|memory_copy_trace|agent_info|results|"
     r"(?:marker|hip|hsa|rccl)(?:_(?:api|core|runtime|compiler|amd|ext|image|finalize|control))*_trace)$"
 )
 _SUFFIXES: Final = late(rf"(?:\.(?:csv|json|db))*{COMPRESSED}$", re.IGNORECASE)
@@ -154,14 +154,16 @@ def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
 
 def _csv_readers(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> Iterator[_Reader]:
     csv = rocprofv3_csv
-    apis = [file.path for file in _of(files, csv.NAME, csv.API_TRACE)]
+    apis, copies = (
+        [file.path for file in _of(files, csv.NAME, role)] for role in (csv.API_TRACE, csv.COPIES)
+    )
     own = _of(files, csv.NAME, csv.AGENTS)
     roles = (_of(files, csv.NAME, role) for role in (csv.COUNTERS, csv.KERNEL_TRACE))
     for counter, trace in zip_longest(*roles):
         file = counter or trace
         given = [each.path if each else None for each in (counter, trace)]
         given.append(own[0].path if own else _nearest(file.path, agents))
-        yield file, partial(_listed, csv.read_process, *given, apis)
+        yield file, partial(_listed, csv.read_process, *given, apis, copies)
 
 
 def _listed(read: Callable[..., DispatchRun], *given: Any) -> list[DispatchRun]:
@@ -228,9 +230,10 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
 
 
 def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
-    """Why an API trace or agent description is of no use here; None if it is."""
+    """Why copies, an API trace or agent description are of no use here; None if they are."""
     path, csv = file.path, rocprofv3_csv
-    if file.source.NAME != csv.NAME or file.role not in (csv.API_TRACE, csv.AGENTS):
+    of_others = (csv.API_TRACE, csv.COPIES, csv.AGENTS)
+    if file.source.NAME != csv.NAME or file.role not in of_others:
         return None
     dispatches = [*_of(files, csv.NAME, csv.COUNTERS), *_of(files, csv.NAME, csv.KERNEL_TRACE)]
     if file.role == csv.AGENTS:
@@ -238,11 +241,11 @@ def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
         return None if is_used else "describes GPUs, but no dispatches of theirs are here"
     own = _process_of(path)
     if not any(_process_of(other.path) == own for other in dispatches):
-        return "has API calls of a process whose kernels aren't here"
-    calls = [each.path for each in _of(files, csv.NAME, csv.API_TRACE)]
-    if path in csv.host_side([each for each in calls if _process_of(each) == own]):
+        what = "copies" if file.role == csv.COPIES else "API calls"
+        return f"has {what} of a process whose kernels aren't here"
+    if file.role == csv.COPIES or csv.host_side([path]):
         return None
-    return "has API calls, which are read only with roctx ranges (rocprofv3 --marker-trace)"
+    return "has API calls that are neither HIP's nor roctx ranges"
 
 
 class ProcessRun(Struct, frozen=True):

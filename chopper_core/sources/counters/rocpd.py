@@ -449,7 +449,7 @@ class _RocpdProcess:
             event=columns["handle"],
             awaited=np.where(is_wait, columns["source"], ABSENT),
             recorded=recorded,
-            rank=np.full(len(order), ABSENT, np.int32),
+            rank=np.zeros(len(order), np.int32),
         )
         return found.take(kept)
 
