@@ -50,7 +50,7 @@ def numbered_alike(run: Run, host_of: Mapping[int, str], shift_of: Mapping[int, 
         distinct(rank_of[distinct(run.table.gpu[rows])])
         for rows in (is_inferred, run.table.iteration_rule == Rule.ANNOTATION)
     )
-    steps = _Steps.of(run, rank_of, shift_of)
+    steps = _RankSteps.of(run, rank_of, shift_of)
     like = steps.of_largest(annotated if len(annotated) else inferred)
     reference = int(steps.rank[like[0]])
     is_epoch = all(source.clock.startswith(ClockDomain.EPOCH) for source in run.sources)
@@ -66,7 +66,7 @@ def numbered_alike(run: Run, host_of: Mapping[int, str], shift_of: Mapping[int, 
     return _renumbered(run, by, rank_of) if any(by.values()) else run
 
 
-class _Steps(Struct, frozen=True):
+class _RankSteps(Struct, frozen=True):
     """The steps of ranks, in order of rank and number."""
 
     rank: Int64
@@ -75,7 +75,7 @@ class _Steps(Struct, frozen=True):
     end_ns: Int64
 
     @classmethod
-    def of(cls, run: Run, rank_of: Int64, shift_of: Mapping[int, int]) -> _Steps:
+    def of(cls, run: Run, rank_of: Int64, shift_of: Mapping[int, int]) -> _RankSteps:
         table = run.table
         first = run_starts(table.gpu, table.iteration)
         rank, number = rank_of[table.gpu[first]], table.iteration[first].astype(np.int64)
