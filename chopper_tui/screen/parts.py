@@ -438,7 +438,7 @@ class ScreenParts(SteadyScreen[None]):
         table = lines.get("FrameTable", 0)
         second = _WHOLE if detail else (_SECOND if table >= 2 * _SECOND else 0)
         has_side = sizes["-wide"] and not self._has_cards and is_open
-        in_scope = is_tree and "gpu" in dict(self.view.scope)
+        in_scope = is_tree and "gpu" in dict(self.view.scope) and len(self.run.gpus) > 1
         self.query_one("#middle").set_class(bool(detail), "-stacked")
         self.query_one("#curves").set_class(curves > _TALL, "-stacked")
         self.scope_tree.set_class("ScopeTree" in lines, "-alone")
