@@ -86,6 +86,12 @@ class Parser(argparse.ArgumentParser):
 
         word, _, value = words[0].partition("=")
         if not word.startswith("--"):
+            takes_run = {"address", "run"} & {each.dest for each in self._actions}
+            if takes_run and all(map(os.path.exists, words)):
+                return (
+                    f"one run is expected, not {len(words) + 1} paths: name their directory, or "
+                    "join them with commas"
+                )
             return f"unexpected argument {' '.join(words)}"
         key, following = word.removeprefix("--"), words[1:2]
         value = value or (following[0] if following and not following[0].startswith("-") else "…")

@@ -16,6 +16,9 @@ from chopper_core.util.patterns import late
 
 _PCI: Final = late(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
+_BY_PLACE: Final = "order on the PCI bus"
+_BY_ROWS: Final = "order in the file"
+
 
 class DeviceMatch(Struct, frozen=True):
     """The GPU of a device, and how it was matched."""
@@ -60,7 +63,7 @@ def gpus_of_telemetry(
         found = [
             DeviceMatch(by_number.get(device.index), "number")
             if device.index >= 0
-            else DeviceMatch(by_number.get(place), "order in the file")
+            else DeviceMatch(by_number.get(place), _BY_PLACE if device.pci else _BY_ROWS)
             if device != GpuName() or len(gpus) == 1
             else DeviceMatch(None, f"nothing; name its GPU with --gpu FILE:{UNNAMED_GPU}=GPU")
             for place, device in enumerate(devices)

@@ -20,6 +20,10 @@ _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
 _LOADED_PCT: Final = 20.0
 """A GPU that is used more isn't off."""
 _NO_POWER_W: Final = 1.0
+_NO_CLOCK_MHZ: Final = 100.0
+"""A clock that computes is higher; a lower number is in another unit, or of no sensor."""
+_NO_USE_PCT: Final = 1.0
+"""Nor does one that works: a ratio that is called per cent is no more."""
 _WORKING_W: Final = 250.0
 """No GPU idles at more power."""
 _FEWEST: Final = 10
@@ -57,6 +61,7 @@ _WORDS: Final = {
     SignalName.GFX_UTIL_PCT: "use",
     SignalName.GFX_MHZ: "clock",
     SignalName.MEM_MHZ: "memory clock",
+    SignalName.POWER_CAP_W: "power cap",
     SignalName.HOTSPOT_C: "temperature",
     SignalName.MEM_C: "memory temperature",
     SignalName.EDGE_C: "edge temperature",
@@ -111,14 +116,22 @@ def believed(
         (_beyond, SignalName.MEM_C, "is beyond what they withstand"),
         (_beyond, SignalName.EDGE_C, "is beyond what they withstand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
-        (_without_heat, SignalName.MEM_C, "reads 0 °C throughout"),
-        (_without_heat, SignalName.HOTSPOT_C, "reads 0 °C throughout"),
+        (_without_clock, SignalName.GFX_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
+        (_without_clock, SignalName.MEM_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
+        (_zeros, SignalName.POWER_CAP_W, "reads 0 W"),
+        (_zeros, SignalName.MEM_C, "reads 0 °C"),
+        (_zeros, SignalName.HOTSPOT_C, "reads 0 °C"),
+        (_zeros, SignalName.EDGE_C, "reads 0 °C"),
         (
             _standing,
             SignalName.ENERGY_RATE_W,
             f"counts less than {_NO_POWER_W:.0f} W under load",
         ),
-        (_without_use, SignalName.GFX_UTIL_PCT, f"reads 0 % at more than {_WORKING_W:.0f} W"),
+        (
+            _without_use,
+            SignalName.GFX_UTIL_PCT,
+            f"reads at most {_NO_USE_PCT:.0f} % at more than {_WORKING_W:.0f} W",
+        ),
         (_repeated, SignalName.POWER_W, _OF_SOCKETS),
         (_repeated, SignalName.ENERGY_J, _OF_SOCKETS),
         (_contradicted, SignalName.ENERGY_RATE_W, "contradicts its power"),
@@ -217,20 +230,39 @@ def _without_power(telemetry: Telemetry, _: SignalName, _product: str) -> _Signa
     return found
 
 
-def _without_heat(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
-    """Temperatures that are exactly 0 all the time, as drivers give them of a sensor that a GPU
-    lacks."""
+def _without_clock(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Clocks that hardly tick while their GPU works: by its use, or without one by its power."""
     found: _Signals = {}
     for gpu in range(len(telemetry.gpus)):
-        own = _own(telemetry, gpu, signal)
-        if own is not None and not own.value.any():
-            found |= _none_of(telemetry, gpu, signal)
+        parts = telemetry.signals.get((gpu, signal), ())
+        load, least = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT), _LOADED_PCT
+        if load is None:
+            load, least = _own(telemetry, gpu, SignalName.POWER_W), _WORKING_W
+        if load is None:
+            continue
+        with np.errstate(invalid="ignore"):
+            wrong = [(each.value < _NO_CLOCK_MHZ) & (_at(load, each) > least) for each in parts]
+        if any(each.any() for each in wrong):
+            found[gpu, signal] = list(map(_without, parts, wrong))
+    return found
+
+
+def _zeros(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Temperatures and power caps that are exactly 0, as drivers give them of a sensor that a GPU
+    lacks, or that can't be read."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        parts = telemetry.signals.get((gpu, signal), ())
+        if any((each.value == 0).any() for each in parts):
+            found[gpu, signal] = [_without(each, each.value == 0) for each in parts]
     return found
 
 
 def _standing(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
     """Energy counters that hardly rise while their GPU works."""
     found: _Signals = {}
+    if not telemetry.resolution_ns:
+        return found  # Nobody knows in which time.
     for gpu in range(len(telemetry.gpus)):
         use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
         energy = _own(telemetry, gpu, signal)
@@ -242,12 +274,12 @@ def _standing(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
 
 
 def _without_use(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
-    """Use of GPUs whose counter stays at 0 while they draw the power of work."""
+    """Use of GPUs whose counter stays at 0 while they draw the power of work, or is a ratio."""
     found: _Signals = {}
     for gpu in range(len(telemetry.gpus)):
         use = _own(telemetry, gpu, signal)
         power = _own(telemetry, gpu, SignalName.POWER_W)
-        if use is None or power is None or np.nanmax(use.value, initial=0.0) > 0:
+        if use is None or power is None or np.nanmax(use.value, initial=0.0) > _NO_USE_PCT:
             continue
         if (power.value > _WORKING_W).mean() > 0.5:
             found |= _none_of(telemetry, gpu, signal)
@@ -296,6 +328,8 @@ def _repeats(one: SignalSamples, other: SignalSamples) -> bool:
 def _contradicted(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
     """Energy that rises faster, or slower, than the power says."""
     found: _Signals = {}
+    if not telemetry.resolution_ns:
+        return found  # Nobody knows in which time.
     for gpu in range(len(telemetry.gpus)):
         energy = _own(telemetry, gpu, signal)
         power = _own(telemetry, gpu, SignalName.POWER_W)

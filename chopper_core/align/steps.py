@@ -250,7 +250,7 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
         steps = StepSpans(np.arange(len(ends)), np.array(begins), np.array(ends))
         # What is behind the last end, too.
         cut = {len(ends), *_cut_steps(host, steps)}
-    elif not len(host.operators):
+    else:
         found, cut = _kernel_bursts(host)
         labels.fill(found, Rule.BURST)
     device = host.trace.activities.device
@@ -372,8 +372,8 @@ def _optimizer_ends(host: Host) -> list[int]:
 
 
 def _kernel_bursts(host: Host) -> tuple[Int32, set[int]]:
-    """Steps of a trace without host events, which end with a burst of optimizer kernels, and those
-    that don't. GPUs count from the one whose first burst is the earliest."""
+    """Steps that no host range shows, which end with a burst of optimizer kernels, and those that
+    don't. GPUs count from the one whose first burst is the earliest."""
     activities = host.trace.activities
     optimizes = host.of_class(OPTIMIZER_CLASS)
     iteration = np.full(len(activities), NO_LABEL, np.int32)

@@ -29,6 +29,7 @@ from chopper_core.model.signals import (
     SampleSummary,
     Signal,
     between,
+    filled,
     holding,
     nearest_values,
     reach_of,
@@ -305,7 +306,8 @@ def _energy(
 ) -> dict[str, Float64]:
     """The energy of each piece of a GPU's span, charged as its time is, in J.
 
-    The energy counter wins, unless the power signal has more than twice its samples. Up to a
+    The energy counter wins, unless the power signal has more than twice its samples; where the one
+    that wins is unknown, the other one counts. Up to a
     sampling period before the first sample and after the last one, the power is that of the sample:
     the column `HELD` has how much of each row's time that is, where it is any.
     """
@@ -340,7 +342,11 @@ def _energy(
 
 
 def power_of(powers: Sequence[Signal], gpu: int) -> IntegralCurve:
-    """The curve that a GPU's energy is computed from, of signals with the more accurate first."""
+    """The curve that a GPU's energy is computed from, of signals with the more accurate first;
+    where that one is unknown, as over a reset of the counter, the other one counts."""
     curves = [power.curves[gpu] for power in powers if gpu in power.curves]
     most = max(len(distinct(curve.edges_ns)) for curve in curves)
-    return next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
+    best = next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
+    for other in curves:
+        best = best if other is best else filled(best, other)
+    return best

@@ -115,7 +115,7 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
             found += [FoundRun(_stem(part.files[0]), part.run) for part in parts]
         else:
             roots += paths
-    for root in roots:
+    for root in dict.fromkeys(roots):
         if not root.is_dir() or is_store(root):
             found.append(FoundRun(root.name, name_of(root)))
             continue

@@ -14,6 +14,7 @@ from chopper_core.ingest.rank import (
     joined_ranks,
     with_gpu_numbers,
 )
+from chopper_core.ingest.step_numbers import numbered_alike
 from chopper_core.model.inputs import (
     NO_RANK,
     ONE_CLOCK,
@@ -147,19 +148,17 @@ def _follows(before: Source, after: Source) -> bool:
 def on_one_clock(run: Run, overrides: Overrides) -> Run:
     """Move the times of all ranks to the clock of the first rank's host.
 
-    Then the collectives that one GPU's trace doesn't name are named like their partners.
+    Before, steps that nothing annotates get the numbers that other ranks have at the time; then the
+    collectives that one GPU's trace doesn't name are named like their partners.
     """
     shifts = {source.rank: overrides.shift_ns(*source.called) for source in run.sources}
     by_hand = {rank: shift_ns for rank, shift_ns in shifts.items() if shift_ns is not None}
-    table = run.table
     common = (ONE_CLOCK, *TIMES_NOTES)
     is_common = all(source.clock.startswith(common) for source in run.sources)
-    clocks = host_clocks(
-        table,
-        {gpu.index: gpu.rank for gpu in run.gpus},
-        {source.rank: ONE_CLOCK if is_common else source.host for source in run.sources},
-        by_hand,
-    )
+    host_of = {source.rank: ONE_CLOCK if is_common else source.host for source in run.sources}
+    run = numbered_alike(run, host_of, by_hand)
+    table = run.table
+    clocks = host_clocks(table, {gpu.index: gpu.rank for gpu in run.gpus}, host_of, by_hand)
     correction_of = {rank: clock.correction_ns for clock in clocks for rank in clock.ranks}
     moved = np.zeros(int(table.gpu.max()) + 1, np.int64)
     moved[[gpu.index for gpu in run.gpus]] = [correction_of[gpu.rank] for gpu in run.gpus]

@@ -96,6 +96,14 @@ class SideTable(Struct, frozen=True, eq=False):
         by = by_gpu[self.gpu]
         return replace(self, **{name: getattr(self, name) + by for name in self.TIMES})
 
+    def renumbered(self, by_gpu: Int32) -> Self:
+        """The same with so much added to the numbers of each GPU's steps."""
+        if "iteration" not in self.column_names():
+            return self
+        own: Int32 = self.columns()["iteration"]
+        own = np.where(own == NO_LABEL, own, own + by_gpu[self.gpu]).astype(own.dtype)
+        return replace(self, iteration=own)
+
     def from_gpu(self, first: int) -> Self:
         return replace(self, gpu=self.gpu + np.int32(first))
 

@@ -302,6 +302,30 @@ def summed(curves: Sequence[IntegralCurve]) -> IntegralCurve:
     return IntegralCurve(edges, every[:, 0].sum(axis=0), every[:, 1].min(axis=0), _reach(curves))
 
 
+def filled(curve: IntegralCurve, other: IntegralCurve) -> IntegralCurve:
+    """A curve, with another one of the same quantity for the time in which it is unknown: but for
+    that before its begin and after its end in which its own samples may stand in."""
+    if not len(other.edges_ns) or not len(curve.edges_ns):
+        return curve if len(curve.edges_ns) else other
+    begin, end = (int(curve.edges_ns[at]) for at in (0, -1))
+    _, before, _, after = curve.reach.tolist() if len(curve.reach) else (0, 0, 0, 0)
+    begin = begin if other.edges_ns[0] >= begin - before else int(other.edges_ns[0])
+    end = end if other.edges_ns[-1] <= end + after else int(other.edges_ns[-1])
+    edges = distinct(np.concatenate([curve.edges_ns, other.edges_ns]))
+    edges = edges[(edges >= begin) & (edges <= end)]
+    own, more = (
+        np.diff(np.array(each.integrals(edges)), axis=-1, prepend=0.0) for each in (curve, other)
+    )
+    own[:, 0] = more[:, 0] = 0.0
+    integral, covered = np.cumsum(np.where(own[1] > 0, own, more), axis=-1)
+    reach = np.empty(0)
+    if len(curve.reach) and len(other.reach):
+        first = curve if curve.edges_ns[0] == begin else other
+        last = curve if curve.edges_ns[-1] == end else other
+        reach = np.concatenate([first.reach[:2], last.reach[2:]])
+    return IntegralCurve(edges, integral, covered, reach)
+
+
 def _reach(curves: Sequence[IntegralCurve]) -> Float64:
     if not all(len(each.reach) for each in curves):
         return np.empty(0)

@@ -109,7 +109,8 @@ class Unit(StrEnum):
         """The scale of a column by its largest absolute figure; counts have no decimals."""
         if self is Unit.NONE and is_whole:
             return COUNT
-        return _scale(self.scales, largest)
+        # Of no time it is that of most times, as in sentences.
+        return _NO_TIME if self is Unit.NS and not largest else _scale(self.scales, largest)
 
     def axis(self, low: float, high: float) -> UnitScale:
         """The scale of an axis: two digits are enough to distinguish its figures."""
@@ -163,6 +164,7 @@ def scaled_text(number: float, unit: AnyUnit, sign: str = "") -> str:
 
 
 COUNT: Final = UnitScale(0.0, "")
+_NO_TIME: Final = UnitScale(0.0, "ms", 1e6)
 
 
 def unit_of_file(text: str) -> AnyUnit:

@@ -32,6 +32,8 @@ class Dispatches(Struct, frozen=True):
     gpu: Int32
     """Number of the agent in `DispatchRun.agents`."""
     process: Int64
+    part: Int32
+    """Which process of the program it is of, counted from 0: pids repeat in containers."""
     queue: Int64
     dispatch_id: Int64
     correlation: Int64
@@ -80,6 +82,10 @@ class DispatchRun(Struct, frozen=True):
     join_notes: Sequence[str]
     """One sentence per dispatch or value that joining passes left out or found ambiguous."""
     losses: Losses
+    host: str = ""
+    """The host of its processes, where others took part in the run or the file names it."""
+    folder: Path | None = None
+    """Above those of passes, hosts and ranks."""
     sampled: Sequence[SampledCounter] = ()
     """Counters of whole GPUs over time, of the execution that `dispatches` has the times of."""
     syncs: Syncs = blank(Syncs)
@@ -88,7 +94,7 @@ class DispatchRun(Struct, frozen=True):
     """Calls of the runtime on the host, by the correlation ids of dispatches and copies."""
     ranges: HostRanges = blank(HostRanges)
     """The ranges of roctx on the host."""
-    threads: Sequence[tuple[int, int]] = ()
-    """Process and thread of a thread code of `calls` and `ranges`."""
+    threads: Sequence[tuple[int, int, int]] = ()
+    """Process, thread and part of a thread code of `calls` and `ranges`."""
     copies: Activities = blank(Activities)
-    """Copies of memory; devices are numbers of agents, streams are queues."""
+    """Copies of memory; devices are numbers of agents, streams are queues, ranks are parts."""

@@ -32,6 +32,8 @@ from chopper_core.sources.trace import (
     Syncs,
     Trace,
     blank,
+    known_processes,
+    ranks_of_processes,
 )
 from chopper_core.tables.columns import (
     LATEST_NS,
@@ -145,6 +147,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             """Columns, times first; rows without a valid time are lost."""
             columns = integers(table, query, width)
             valid = are_timed(columns[0], columns[1])
+            if table.removeprefix(_KIND) in _ACTIVITIES:
+                valid &= columns[1] > 0  # CUPTI: both are 0 where no time was collected.
             losses.bad_times += int((~valid).sum())
             if table.removeprefix(_KIND) not in _ACTIVITIES:
                 losses.bad_host_times += int((~valid).sum())
@@ -196,9 +200,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             f"{len(graphs):,} CUDA graphs are single activities: nsys recorded none of their "
             "kernels, which `nsys profile --cuda-graph-trace=node` does."
         )
-    pairs = sorted(set(zip(device.tolist(), process.tolist(), strict=True)))
-    ranks = {one: rank for rank, one in enumerate(dict.fromkeys(one for _, one in pairs))}
-    ranks = ranks if len(ranks) > 1 else dict.fromkeys(ranks, ABSENT)
+    process = known_processes(device, process)
+    ranks = ranks_of_processes(device, process)
     is_sized = (grid > 0) & (grid < _MAX_GRID) & (block > 0)
     shapes, shape = ranked(np.where(is_sized, (grid << 11) + block, ABSENT))
     # A range without a text names nothing.

@@ -3,7 +3,7 @@
 Read are `rocpd_op` (work on GPUs), `rocpd_api` (calls of HIP, and `UserMarker`, the ranges of
 roctx), `rocpd_api_ops` (which call started which work), `rocpd_kernelapi` or `rocpd_kernelop`
 (sizes), `rocpd_copyapi` or `rocpd_copyop` (bytes) and `rocpd_string` with `rocpd_ustring`. Times
-are integer nanoseconds since boot.
+are integer nanoseconds since boot. Processes of one file are ranks in the order of their GPUs.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from chopper_core.sources.trace import (
     LaunchShape,
     Trace,
     blank,
+    known_processes,
+    ranks_of_processes,
 )
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
@@ -49,6 +51,7 @@ from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
 from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import first_equal
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -62,6 +65,7 @@ SUFFIXES: Final = (".rpd", ".db", ".sqlite", ".sqlite3")
 
 FORMAT: Final = "RPD"
 _NEEDED_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
+_RANKS_FROM: Final = "processes of the file, in the order of their GPUs"
 _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "rocpd_op": frozenset(
         ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
@@ -182,16 +186,20 @@ class _RpdReader:
         )
         kinds = ops[6].tolist()
         category = codes_of(kinds, lambda code: _category(texts.get(code, "")))
-        is_timed = are_timed(ops[3], ops[4])
+        # Both times are 0 where none was collected.
+        is_timed = are_timed(ops[3], ops[4]) & (ops[4] > 0)
         bad_calls = int((~timed).sum())
         bad = bad_calls + int(((category >= 0) & ~is_timed).sum())
         self._losses.bad_times += bad
         self._losses.bad_host_times += bad_calls
         self._losses.note(bad, "event", "without a valid time left out")
         kept = (category >= 0) & is_timed
-        activities, shapes = self._activities(
-            [column[kept] for column in ops], category[kept], texts
-        )
+        ops = [column[kept] for column in ops]
+        activities, shapes = self._activities(ops, category[kept], texts)
+        call = first_equal(identity, ops[7])
+        process = known_processes(ops[1], np.where(call < 0, ABSENT, np.append(pid, ABSENT)[call]))
+        ranks = ranks_of_processes(ops[1], process)
+        of_process = codes_of(process.tolist(), ranks.__getitem__).astype(np.int32)
         others = (kind for kind, code in zip(kinds, category.tolist(), strict=True) if code < 0)
         unused = Counter(f"op {texts.get(kind, '') or '?'}" for kind in others)
         not_read = {
@@ -216,8 +224,8 @@ class _RpdReader:
                 TIMES_SINCE: CLOCK_BOOTTIME,
             },
             names=operators.names,
-            threads=[(process, number, ABSENT) for process, number in self._threads],
-            activities=activities,
+            threads=[(one, number, ranks.get(one, ABSENT)) for one, number in self._threads],
+            activities=replace(activities, rank=of_process),
             launches=launches,
             ranges=operators.ranges,
             inputs=operators.inputs,
@@ -225,6 +233,7 @@ class _RpdReader:
             event_counts={"op": len(kinds), "api": len(pid) - marks, _MARKER: marks},
             unused_events={**unused, **not_read},
             unread_fields=unread,
+            ranks_from=_RANKS_FROM,
             losses=self._losses,
         )
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask, Rows, column_types
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import commonest, distinct
 
 TIMES_SINCE = "chopper_times_since"
 """The key of `Trace.metadata` that names the clock of times without a date."""
@@ -328,6 +328,27 @@ def _near(times_ns: Int64) -> Mask:
         middle = len(times_ns) // 2
         found = np.abs(times_ns - np.partition(times_ns, middle)[middle]) <= _FAR_NS
     return found
+
+
+def known_processes(device: Int64, process: Int64) -> Int64:
+    """The process of each activity: where it isn't known, that of most activities of its device,
+    else that of most."""
+    is_known = process != ABSENT
+    found = process.copy()
+    for one in distinct(device[~is_known]).tolist():
+        here = device == one
+        own = process[is_known & here] if (is_known & here).any() else process[is_known]
+        found[here & ~is_known] = commonest(own) if len(own) else ABSENT
+    return found
+
+
+def ranks_of_processes(device: Int64, process: Int64) -> dict[int, int]:
+    """The rank of each process of a file, by the devices and processes of its activities.
+
+    Processes are ranks in the order of the GPUs that they use most; a process alone is none.
+    """
+    homes = [(commonest(device[process == one]), one) for one in distinct(process).tolist()]
+    return {one: rank if len(homes) > 1 else ABSENT for rank, (_, one) in enumerate(sorted(homes))}
 
 
 def by_rank(trace: Trace) -> list[Trace]:

@@ -51,7 +51,9 @@ from chopper_core.util.atomic import make_private, publish, read_small, user_fol
 from chopper_core.util.demo import DEMO, demo_path
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.escape import cut_text
+from chopper_core.util.nearby import file_nearby
 
+_ARROW: Final = ".arrow"
 STORE_INDEX: Final = "store.json"
 """The file that makes a directory a store."""
 _MAX_SHOWN: Final = 200
@@ -154,8 +156,15 @@ def paths_of(name: str) -> list[Path]:
     parts = name.split(",")
     # Of many files the name is too long to be a path itself.
     if len(parts) > 1 and (len(name) > _LONGEST_PATH or not _looked_up(name).exists()):
-        return [_looked_up(part) for part in parts if part]
-    return [_looked_up(name)]
+        return [*dict.fromkeys(store_of(_looked_up(part)) for part in parts if part)]
+    return [store_of(_looked_up(name))]
+
+
+def store_of(path: Path) -> Path:
+    """The store that a file is a part of, as a shell's `STORE/*` names them; else the path."""
+    is_part = path.suffix == _ARROW or path.name in (STORE_INDEX, RUN)
+    is_part = is_part and path.is_file() and file_nearby(path.parent / STORE_INDEX).is_file()
+    return path.parent if is_part else path
 
 
 def name_of(path: str | Path) -> str:

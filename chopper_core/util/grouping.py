@@ -322,6 +322,12 @@ def isin(values: AnyArray, wanted: Sequence[int] | AnyArray) -> Mask:
     return found
 
 
+def commonest(values: Codes) -> int:
+    """The most frequent of some numbers, the lowest of several."""
+    found, place = ranked(values)
+    return int(found[np.bincount(place).argmax()])
+
+
 def distinct_without(values: AnyArray, others: Sequence[int] | AnyArray) -> AnyArray:
     """The different values that aren't among others, in order."""
     found = distinct(values)

@@ -11,11 +11,14 @@ from msgspec.structs import replace
 from chopper_core.analyses import call_figures as _splits  # noqa: F401 (adds splits)
 from chopper_core.columns.filter import only
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
+from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.phrases import level_title
 from chopper_core.model.run import Run
-from chopper_core.model.table import is_split
+from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.view import View, pivot
 from chopper_core.util import debug
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.naming import names_meant
 from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import children
@@ -28,11 +31,24 @@ from chopper_core.views.spec import Choosy, Previewed, SeveralRuns, ViewResult, 
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
+    view = _with_split(run, view)
     return run.frame(view, wait=True) if isinstance(run, SeveralRuns) else run_frame(run, view)
 
 
 def preview_frame(run: Run, view: View) -> Frame:
+    view = _with_split(run, view)
     return run.frame(view, wait=False) if isinstance(run, SeveralRuns) else run_preview(run, view)
+
+
+def _with_split(run: Run, view: View) -> View:
+    """The view with its `by=` as the run's splits are spelled, where it is one of them in another
+    case, shortened, or as screens call it."""
+    if not view.by or is_split(view.by):
+        return view
+    levels = (*view.order[len(view.path) :], *DIMENSIONS, *SPLITS)
+    splits = splits_of(run, view_spec(view.name)) if view.name else levels
+    found = names_meant(view.by, splits, {level_title(each): each for each in splits})
+    return replace(view, by=found[0]) if len(found) == 1 else view
 
 
 def frame_of(run: Run, view: View) -> Frame:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chopper_core.answers.opening import home_of, verify_view
 from chopper_core.answers.runner import against
 from chopper_core.model.view import View, with_view
+from chopper_core.store.format import name_of, store_of
 from chopper_core.util.escape import escape_lines
 from chopper_tui.commands.options import (
     open_view_with,
@@ -27,6 +29,7 @@ from chopper_tui.commands.start import show_run
 
 def address_of(runs: list[str]) -> str:
     """The address for these names: traces of one run or of several, or a baseline and a run."""
+    runs = _folded(runs)
     paths = [os.path.expanduser(name) for name in runs]
     if len(runs) == 2 and all(map(os.path.isdir, paths)):
         return against(runs[1], runs[0])
@@ -39,6 +42,28 @@ def address_of(runs: list[str]) -> str:
             found.sort(key=lambda each: runs[0] not in each.path.split(","))
             return against(found[1].path, found[0].path)
     return address
+
+
+def _folded(names: list[str]) -> list[str]:
+    """The names as a person meant them before a shell expanded `STORE/*` or `RUN/*`.
+
+    The files of a store are the store; all that is in a directory, files and directories, is it.
+    """
+    paths = {name: Path(os.path.expanduser(name)) for name in names}
+    stores = {name: store_of(path) for name, path in paths.items()}
+    names = [*dict.fromkeys(
+        name if stores[name] == path else name_of(stores[name]) for name, path in paths.items()
+    )]  # fmt: skip
+    folders = {os.path.dirname(os.path.expanduser(name)) for name in names}
+    are_mixed = len({os.path.isdir(os.path.expanduser(name)) for name in names}) > 1
+    if len(folders) > 1 or not are_mixed:
+        return names
+    folder = folders.pop()
+    try:
+        entries = {entry for entry in os.listdir(folder or ".") if not entry.startswith(".")}
+    except OSError:
+        return names
+    return [name_of(folder or ".")] if entries == {*map(os.path.basename, names)} else names
 
 
 def explore(address: str, options: Namespace) -> int:

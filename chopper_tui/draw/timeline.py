@@ -63,6 +63,8 @@ _CLOCK_CELLS: Final = 5
 _MIN_WITH_CLOCKS: Final = 4
 """Lines next to those of lanes and their clocks: two bands, and two strips of other signals."""
 _MIN_WITH_THREE_STRIPS: Final = 16
+_NODE: Final = 8
+"""GPUs of a node."""
 _HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
 """Operators are quieter than the calls that keep the host."""
 _HOST_LEGEND: Final[Line] = [
@@ -419,7 +421,8 @@ def _allotted(
 ) -> tuple[int, int, int, int, int]:
     """How many lanes, bands and strips fit, at least one lane; and the lines of strip and lane."""
     room = max(height - _HEAD, 1)
-    some = 2 if room >= 8 else 1 if room >= 4 else 0
+    # All lanes of a node come before a second band and a second strip.
+    some = 2 if room >= max(min(lanes, _NODE) + _MIN_WITH_CLOCKS, 8) else 1 if room >= 4 else 0
     strips = min(strips, some + (room >= _MIN_WITH_THREE_STRIPS))
     shown = min(lanes, max(room - strips - min(bands, some), 1))
     bands = max(min(bands, room - strips - shown), 0)

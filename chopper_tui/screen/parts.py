@@ -58,6 +58,8 @@ from chopper_tui.widgets.pane import (
 from chopper_tui.widgets.tree import ScopeTree
 
 _MAX_HEADLINE: Final = (4, 6)
+_MIN_HEADED: Final = 12
+"""Lines of a small screen from which one is the headline's."""
 _DETAIL: Final = 12
 """Lines of the detail of a row, where they don't follow from other parts."""
 _MAX_CURVES: Final = 20
@@ -350,8 +352,13 @@ class ScreenParts(SteadyScreen[None]):
         if message and self.status.is_cut(self.app.size.width):
             self.unread = message
         if self._arranged:
-            self.status.display = self.has_class("-fits") and (self.has_lines or bool(message))
+            self._show_status()
             self._fit_status()
+
+    def _show_status(self) -> None:
+        """Show the status line; a small screen has it for messages and a timeline's cursor."""
+        is_wanted = self.has_lines or self.lanes is not None or bool(self.status.message)
+        self.status.display = self.has_class("-fits") and is_wanted
 
     def _fit_status(self) -> None:
         lines = self.status.lines_wanted(self.app.size.width)
@@ -387,9 +394,8 @@ class ScreenParts(SteadyScreen[None]):
             part = self.query_one(name)
             part.display = bool(lines)
             part.styles.height = lines
-        marked = bool(self.run.marks) and sizes["-fits"]
-        self.query_one("#top").display = marked or self.has_lines
-        self.status.display = sizes["-fits"] and (self.has_lines or bool(self.status.message))
+        self.query_one("#top").display = sizes["-fits"]
+        self._show_status()
         self.query_one(KeyLine).display = self.has_lines and not self.prompt.display
         self.mark_panels()  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
@@ -414,12 +420,14 @@ class ScreenParts(SteadyScreen[None]):
         headline = 1 if is_tree else len(self.query_one(KeyFigures).headline(self._fitted_to.width))
         if self.joins and self.view.name == OVERVIEW:
             headline = max(headline, 2 if sizes["-panels"] else 3)
-        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) if self.has_lines else 0
+        is_headed = sizes["-fits"] and self._fitted_to.height >= _MIN_HEADED
+        most = _MAX_HEADLINE[sizes["-tall"]] if self.has_lines else int(is_headed)
+        headline = min(max(headline, 1), most)
         if not (is_open or is_timeline):
             headline = 0
-        around = 4 + headline if self.has_lines else 0
+        around = headline + (4 if self.has_lines else 1 + is_timeline)
         body, frame = self._fitted_to.height - around, 2 * sizes["-panels"]
-        if is_open and (self.has_lines or self._has_cards):
+        if is_open and (self.has_lines or self._has_cards or is_timeline):
             lines = self._divided(body, frame, sizes)
         else:
             lines = {self._alone(sizes): body}
@@ -430,7 +438,7 @@ class ScreenParts(SteadyScreen[None]):
         table = lines.get("FrameTable", 0)
         second = _WHOLE if detail else (_SECOND if table >= 2 * _SECOND else 0)
         has_side = sizes["-wide"] and not self._has_cards and is_open
-        in_scope = is_tree and "gpu" in dict(self.view.scope)
+        in_scope = is_tree and "gpu" in dict(self.view.scope) and len(self.run.gpus) > 1
         self.query_one("#middle").set_class(bool(detail), "-stacked")
         self.query_one("#curves").set_class(curves > _TALL, "-stacked")
         self.scope_tree.set_class("ScopeTree" in lines, "-alone")
@@ -467,7 +475,7 @@ class ScreenParts(SteadyScreen[None]):
         if self.shows_sentences or (isinstance(panel, CardsPane) and self._has_cards):
             return "CardsPane"
         is_picture = isinstance(panel, PicturePane) and self.charts
-        if is_picture or (self.lanes is not None and self.has_lines):
+        if is_picture or self.lanes is not None:
             return "PicturePane"
         return "FrameTable"
 
@@ -519,13 +527,15 @@ class ScreenParts(SteadyScreen[None]):
             middle += [*curves, *side] if self.chart == "full" else [*side, *curves]
             last = [] if stacked else evidences
         parts = [Room("FrameTable", least, rows, rows), *middle, *last]
+        if self.lanes is not None:
+            parts.insert(0, parts.pop(1))  # The table is left out before the lanes are.
         lines = divided_lines(body, *parts)
         # What nothing else uses is the detail's below the table, else the table's; a person moves
         # the line above it.
         lines["#side" if lines.get("#side") else "FrameTable"] += body - sum(lines.values())
         moved = self.splits.get(self.view.name, 0)
         moved = min(max(moved, -lines.get(upper.part, 0)), lines["FrameTable"] - 2)
-        if lines.get(upper.part):
+        if lines.get(upper.part) and lines["FrameTable"]:
             lines[upper.part] += moved
             lines["FrameTable"] -= moved
         return lines

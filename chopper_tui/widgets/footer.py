@@ -92,7 +92,7 @@ class Status(Pane):
             ink = "warning" if self.is_error else "strong"
             return [[(f" {cells.pad(line, max(width - 2, 0))} ", ink)] for line in message_lines]
         if self.pointed:
-            return [[(f" {fit(self.pointed, width - 2, self.glyphs)}", "text")]]
+            return [[(f" {beginning(self.pointed, width - 2, self.glyphs)}", "text")]]
         if self.frame is None:
             return []
         frame, glyphs = self.frame, self.glyphs
@@ -271,28 +271,35 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
     at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
         if at.gap_ns is not None and at.host is not None:
-            queue = "" if at.queue is None else f", {at.queue} in queue"
-            gap, host = f"{clean(frame.labels[row])}: idle {_time(at.gap_ns)}{queue}", "; host: "
+            waiting = "" if at.queue is None else f", {at.queue} in queue"
+            gap, host = f"{clean(frame.labels[row])}: idle {_time(at.gap_ns)}{waiting}", "; host: "
             room = width - 2 - cell_width(gap + host)
             does = _named_times(clean(at.host), room, glyphs)
             return f"{gap}{host}{does}" if does else gap
-        rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
-        waiting = "" if at.queue is None else f", {at.queue} in queue"
-        return f"{clean(frame.labels[row])}: idle here{waiting}{rest}"
-    parts = [] if at.layer is None else [f"L{at.layer}"]
-    parts.append(f"{_time(at.duration_ns)} at {_time(at.start_ns)}")
+        then = [] if at.next_ns is None else [f"next activity in {_time(at.next_ns)}"]
+        queue = [] if at.queue is None else [f"{at.queue} in queue"]
+        idle = [f"{clean(frame.labels[row])}: idle here", *then, *queue]
+        return "; ".join(_fitting(idle, width - 2, gap=2))
+    figures = [] if at.layer is None else [f"L{at.layer}"]
+    figures.append(f"{_time(at.duration_ns)} at {_time(at.start_ns)}")
     if at.mhz is not None:
-        parts.append(f"{at.mhz:.0f} MHz")
+        figures.append(f"{at.mhz:.0f} MHz")
     if at.queue is not None:
-        parts.append(f"{at.queue} in queue")
-    line = "  ".join(parts)
-    if at.operation is not None:
-        name, room = clean(at.operation), width - cell_width(line) - 4
-        if room >= min(cell_width(name), _LEAST_NAME):
-            line = f"{cells.elide(name, room, glyphs)}  {line}"
+        figures.append(f"{at.queue} in queue")
+    kernel = cells.display_name(at.kernel, "kernel")
+    name = kernel if at.operation is None else clean(at.operation)
+    least = min(cell_width(name), _LEAST_NAME)
+    line = "  ".join(_fitting(figures, width - 4 - least, gap=2))
+    line = f"{cells.elide(name, width - 4 - cell_width(line), glyphs)}  {line}"
     room = width - cell_width(line) - 4
-    name = cells.elide(cells.display_name(at.kernel, "kernel"), room, glyphs)
-    return f"{line}  {name}" if room >= _LEAST_NAME else line
+    if at.operation is None or room < _LEAST_NAME:
+        return line
+    return f"{line}  {cells.elide(kernel, room, glyphs)}"
+
+
+def _fitting(facts: Sequence[str], width: int, gap: int) -> Sequence[str]:
+    """The first of some facts that a line has room for, at least one."""
+    return facts[: max(cells.fitting(map(cell_width, facts), width + gap, gap), 1)]
 
 
 def _named_times(text: str, width: int, glyphs: Glyphs) -> str:

@@ -44,6 +44,8 @@ _MIN_NEWS: Final = 24
 """Cells of what changed in the run's files."""
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
+_LEAST_STEP_CELLS: Final = 12
+"""Cells that a long step keeps before the tab gives way to it."""
 
 
 class Crumbs(Pane):
@@ -92,21 +94,26 @@ class Crumbs(Pane):
             right = [(f"  {self.frame.view.stat} ", "strong"), *right]
         room = max(width - width_of(right) - 1, 0)
         # A long step gives way to the strip: the file's name, as a rule.
-        short = [min(each, _MIN_STEP_CELLS) for each in widths]
+        cells = (max(widths), _MIN_STEP_CELLS, _LEAST_STEP_CELLS)
+        shortened = ([min(each, most) for each in widths] for most in cells)
         strips = (
             strip_of_tabs(self.frame.view.name, room - sum(each) - 3 * (len(each) - 1), self.tabs)
-            for each in (widths, short)
+            for each in shortened
         )
         strip = next(filter(None, strips), [])
         if strip:
             right = [("  ", "text"), *strip, (" " if right else "", "text"), *right]
             room = max(width - width_of(right) - 1, 0)
         elif self.frame.view.name:
-            steps = [*steps, title_of(self.frame.view)]
+            steps = [*steps, self._titles.get(self.frame.view.name, title_of(self.frame.view))]
         above = len(self.frame.view.path)
         left = [(" ", "text"), *path_pieces(steps, room, self.glyphs, above)]
         gap = " " * (width - width_of(left) - width_of(right))
         return [[*left, (gap, "text"), *right]]
+
+    @property
+    def _titles(self) -> Mapping[str, str]:
+        return {name: title for name, title, _ in self.tabs}
 
     def _names(self, frame: Frame) -> list[str]:
         view = frame.view

@@ -205,7 +205,7 @@ class Dragging(Pane):
 
 _BREAKPOINTS: Final = {
     "-fits": (40, 10),
-    "-lines": (60, 16),
+    "-lines": (50, 16),
     "-tall": (60, 30),
     "-panels": (100, 30),
     "-wide": (120, 16),

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from chopper_core.align.telemetry import power_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal, between
+from chopper_core.model.units import Unit
 from chopper_core.views.query import query
 from tests.wording import Wording
 
@@ -59,7 +64,7 @@ def test_a_gpu_without_any_reading_is_not_covered(tmp_path: Path) -> None:
 def test_use_of_zero_at_full_power_is_no_reading(tmp_path: Path, wording: Wording) -> None:
     run = opened(tmp_path, {0: (0, 700), 1: (0, 150), 2: (90, 700)})
     (note,) = texts(run)
-    wording(note, "use of GPU 0", "0 %", "250 W")
+    wording(note, "use of GPU 0", "at most 1 %", "250 W")
     use = query(run, parse("R?columns=gfx_util_pct")).values["gfx_util_pct"]
     assert use.at(0) is None and use.at(1) == 0.0 and use.at(2) == 90.0
 
@@ -178,7 +183,7 @@ def test_gpus_of_nvidia_are_sockets_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_memory_of_0_degrees_has_no_sensor(tmp_path: Path, wording: Wording) -> None:
-    """As dcgm-exporter writes it of an L40S, whose core has one."""
+    """As dcgm-exporter writes it of an L40S, whose core has one: that fails at times."""
     lines = "".join(
         f'DCGM_FI_DEV_{field}{{gpu="0"}} {value} {1000 * (1_760_000_000 + second)}\n'
         for second in range(3)
@@ -186,6 +191,84 @@ def test_a_memory_of_0_degrees_has_no_sensor(tmp_path: Path, wording: Wording) -
     )
     (tmp_path / "dcgm.prom").write_text(lines)
     run = open_run(str(tmp_path / "dcgm.prom"))
-    (note,) = texts(run)
+    note, failed = texts(run)
     wording(note, "memory temperature of GPU 0", "0 °C")
-    assert run.sampled["edge_c"][0].samples == 3
+    wording(failed, "edge temperature of GPU 0", "0 °C")
+    assert "mem_c" not in run.sampled
+    assert run.sampled["edge_c"][0].low == run.sampled["edge_c"][0].high == 40.0
+
+
+def test_gpus_named_by_uuid_keep_the_order_of_the_rows(tmp_path: Path) -> None:
+    """nvidia-smi writes a round in the order of its numbers; a UUID is no number."""
+    names = [f"GPU-{first}c708d-1111-2222-3333-4444" for first in ("f1e", "9ab", "10d", "0ce")]
+    rows = [
+        f"2026/01/01 10:00:{second:02d}.000, {name}, {100 * (1 + gpu)} W"
+        for second in range(20)
+        for gpu, name in enumerate(names)
+    ]
+    path = tmp_path / "smi.csv"
+    path.write_text("\n".join(["timestamp, uuid, power.draw [W]", *rows]) + "\n")
+    run = open_run(str(path))
+    power = query(run, parse("R?columns=power_w")).values["power_w"]
+    assert [power.at(gpu) for gpu in range(4)] == [100.0, 200.0, 300.0, 400.0]
+
+
+def own_log(folder: Path, headings: str, rows: Sequence[str]) -> Run:
+    """A run of a log in Chopper's own format, two samples a second."""
+    lines = [f"{1_760_000_000_000_000_000 + at * 500_000_000},{row}" for at, row in enumerate(rows)]
+    path = folder / "own.csv"
+    path.write_text("\n".join(["# clock: epoch", f"time_ns,{headings}", *lines]) + "\n")
+    return open_run(str(path))
+
+
+@pytest.mark.parametrize("load", ["gfx_util_pct", "power_w"])
+@pytest.mark.parametrize("clock", ["gfx_mhz", "mem_mhz"])
+def test_a_clock_that_stands_still_under_load_is_no_reading(
+    tmp_path: Path, load: str, clock: str, wording: Wording
+) -> None:
+    """GHz below a heading of MHz, or a sensor that fails; an idle GPU's clock may be as low."""
+    at_work = {"gfx_util_pct": (0, 95), "power_w": (150, 600)}[load]
+    rows = [f"0,{at_work[at > 3]},{1.83 if at > 5 else 33}" for at in range(20)]
+    run = own_log(tmp_path, f"gpu,{load},{clock}", rows)
+    (note,) = texts(run)
+    wording(note, "clock of GPU 0", "100 MHz under load")
+    assert run.sampled[clock][0].samples == 4 and run.sampled[clock][0].low == 33.0
+
+
+def test_a_power_cap_of_0_w_is_no_reading(tmp_path: Path, wording: Wording) -> None:
+    run = own_log(tmp_path, "gpu,power_w,power_cap_w", [f"0,{500 + at},0" for at in range(20)])
+    (note,) = texts(run)
+    wording(note, "power cap of GPU 0", "0 W")
+    assert "power_cap_w" not in run.sampled
+
+
+def test_without_times_no_counter_contradicts_a_power(tmp_path: Path) -> None:
+    """`dcgmi dmon` without stamps: the time in which energy was counted isn't known."""
+    rows = [f"GPU 0     {500 + at}.0   {at * 50_000}" for at in range(20)]
+    head = ["#Entity   POWER   TOTEC", "ID          W      mJ"]
+    (tmp_path / "dcgm.txt").write_text("\n".join([*head, *rows]) + "\n")
+    assert not any("contradicts" in text for text in texts(open_run(str(tmp_path / "dcgm.txt"))))
+
+
+def test_energy_is_that_of_power_while_the_counter_is_unknown() -> None:
+    """A counter of 500 W that is reset between 4 and 5 s and stops after 9 s; power of 600 W."""
+    second = 1_000_000_000
+    at = np.arange(12) * second
+    known = np.array([0, 1, 2, 3, 5, 6, 7, 8])
+    counter = between(at[known], at[known + 1], np.full(len(known), 500.0))
+    power = between(at[:-1], at[1:], np.full(11, 600.0))
+    signals = [
+        Signal(name, name, Unit.WATTS, {0: curve}, 0.0, 1000.0)
+        for name, curve in (("energy_rate_w", counter), ("power_w", power))
+    ]
+    curve = power_of(signals, 0)
+    joules, covered = curve.integrals(at)
+    expected = [500, 500, 500, 500, 600, 500, 500, 500, 500, 600, 600]
+    assert (np.diff(joules) / second).tolist() == expected
+    assert (np.diff(covered) == second).all()
+    # What neither has stays unknown.
+    power = between(at[2:4], at[3:5], np.full(2, 600.0))
+    signals[1] = replace(signals[1], curves={0: power})
+    joules, covered = power_of(signals, 0).integrals(at)
+    assert (np.diff(joules)[:9] / second).tolist() == [500] * 4 + [0] + [500] * 4
+    assert (np.diff(covered) == 0).tolist() == [False] * 4 + [True] + [False] * 4 + [True] * 2

@@ -778,6 +778,43 @@ def test_files_named_together_pass_the_test_of_a_directory(
     assert not holds_runs(f"{base},{sweep}/power.csv")
 
 
+def test_what_a_shell_makes_of_a_directory_is_the_directory(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`chopper RUN/*` took a run's telemetry for another run, and a store's tables for data."""
+    run = sweep / "run"
+    trace(run)
+    (run / "telemetry").mkdir()
+    (run / "telemetry" / "power.csv").write_text(stamped(DCGM_DMON))
+    entries = sorted(map(str, run.iterdir()))
+    assert address_of(entries) == str(run)
+    assert address_of(entries[:1]) == entries[0]
+    trace(sweep / "other")
+    runs = [str(sweep / "other"), str(run)]
+    assert address_of(runs) == f"{run}?base={sweep / 'other'}", "directories alone are runs"
+
+
+def test_a_file_of_a_store_is_the_store(
+    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace(sweep / "run")
+    store = tmp_path / "store"
+    assert main(["ingest", str(sweep / "run"), "-o", str(store)]) == 0
+    parts = sorted(map(str, store.glob("[!.]*")))
+    assert len(parts) > 2 and address_of(parts) == str(store)
+    assert [each.path for each in find_runs(parts)] == [str(store)]
+    capsys.readouterr()
+    whole = shown(capsys, "show", str(store))["total"]
+    assert whole and all(shown(capsys, "show", part)["total"] == whole for part in parts)
+    with pytest.raises(SystemExit):
+        main(["show", *parts])
+    error = capsys.readouterr().err
+    assert f"not {len(parts)} paths" in error and len(error) < 200
+    # A file that only has such a name is read as it is.
+    (sweep / "run.json").write_text((sweep / "run" / "rank0.json").read_text())
+    assert [each.path for each in find_runs([str(sweep / "run.json")])] == [str(sweep / "run.json")]
+
+
 def test_links_lead_to_each_run_once(sweep: Path) -> None:
     trace(sweep / "tp2")
     trace(sweep / "run one")

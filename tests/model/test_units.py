@@ -87,3 +87,9 @@ def test_bounds_of_short_times_since_1970_are_told_apart() -> None:
 )
 def test_a_small_share_isnt_zero(share: float, text: str) -> None:
     assert scaled_text(share, Unit.PERCENT) == text
+
+
+def test_no_time_reads_as_most_times_do() -> None:
+    scale = Unit.NS.scale(0.0, is_whole=True)
+    assert f"{scale.cell(0.0)} {scale.text}" == time_text(0.0) == "0 ms"
+    assert Unit.NS.scale(1.0, is_whole=True).text == "ns"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
@@ -235,3 +236,29 @@ def test_graphs_traced_as_a_whole_are_activities_and_said_to_be(tmp_path: Path) 
     assert run.table.duration_ns[rows].tolist() == [3000]
     assert run.table.launch_ns[rows].tolist() == [1000]
     assert any("--cuda-graph-trace=node" in str(note) for note in run.sources[0].losses)
+
+
+def test_an_activity_without_a_process_is_of_the_one_of_its_gpu(tmp_path: Path) -> None:
+    """It makes no rank of its own: where rows have no process, or a table lacks the column."""
+    path = write(tmp_path / "node.sqlite", 2)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL WHERE rowid IN (1, 5)")
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN globalPid")
+    db.close()
+    table = (run := open_run(str(path), jobs=1)).table
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 0), (1, 1)]
+    assert np.bincount(table.gpu[table.category != Category.OUTSIDE]).tolist() == [5, 5]
+    assert table.launch_ns.min() > EPOCH_NS
+
+
+def test_a_kernel_whose_time_was_not_collected_has_none(tmp_path: Path) -> None:
+    """Start and end are 0 then: they aren't the start of the session."""
+    path = write(tmp_path / "report.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 0, "end" = 0, correlationId = 0 '
+                   "WHERE rowid = 2")  # fmt: skip
+    db.close()
+    run = open_run(str(path), jobs=1)
+    kernels = run.table.category == Category.KERNEL
+    assert kernels.sum() == 3 and run.table.start_ns.min() > EPOCH_NS
+    assert ("untimed", 1, 5) in [(doubt.code, doubt.count, doubt.of) for doubt in run.doubts]

@@ -178,3 +178,68 @@ def test_names_that_no_compiler_writes_are_cut_and_distinct(tmp_path: Path) -> N
     cut = [name for name in table.names if name.startswith("gemmgemm")]
     assert len(set(cut)) == 2 and all(len(name) < 1 << 14 for name in cut)
     assert all("(400,001 characters, " in name for name in cut)
+
+
+def test_processes_of_one_file_are_ranks_with_their_own_steps(tmp_path: Path) -> None:
+    """Half a step apart, so that a launch of one is in another step of the other; the process with
+    the lower number has the higher GPU. A kernel without a call is of its GPU's process, and a
+    process without a GPU is no rank."""
+    texts = ("", "KernelExecution", "gemm", "hipLaunchKernel", "UserMarker", "step 3", "step 4")
+    code = {text: number for number, text in enumerate(texts, 1)}
+    path, expected = tmp_path / "node.rpd", []
+    with sqlite3.connect(path) as db:
+        db.executescript(COMMON)
+        db.execute(f'CREATE TABLE "rocpd_kernelapi" {SIZES.replace("key", "api_ptr_id", 1)}')
+        db.execute('CREATE TABLE "rocpd_copyapi" (api_ptr_id integer PRIMARY KEY, size integer)')
+        db.executemany("INSERT INTO rocpd_string VALUES (?, ?)", list(enumerate(texts, 1)))
+
+        def call(pid: int, begin: int, end: int, name: str, args: str = "") -> int | None:
+            row = (pid, pid, begin, end, code[name], code[args])
+            return db.execute(
+                "INSERT INTO rocpd_api (pid, tid, start, end, apiName_id, args_id) "
+                "VALUES (?, ?, ?, ?, ?, ?)", row,
+            ).lastrowid  # fmt: skip
+
+        def kernel(gpu: int, begin: int, end: int, of: int | None) -> None:
+            row = (gpu, 0, 0, begin, end, code["gemm"], code["KernelExecution"])
+            op = db.execute(
+                'INSERT INTO rocpd_op (gpuId, queueId, sequenceId, start, "end", description_id, '
+                "opType_id) VALUES (?, ?, ?, ?, ?, ?, ?)", row,
+            ).lastrowid  # fmt: skip
+            if of is not None:
+                db.execute("INSERT INTO rocpd_api_ops (api_id, op_id) VALUES (?, ?)", (of, op))
+
+        for rank, (pid, gpu) in enumerate([(900, 2), (800, 3)]):
+            for step in (3, 4):
+                at = 100_000 * step + 50_000 * rank
+                call(pid, at, at + 99_000, "UserMarker", f"step {step}")
+                launch = call(pid, at + 90_000, at + 92_000, "hipLaunchKernel")
+                kernel(gpu, at + 95_000, at + 140_000, launch)
+                expected.append((rank, gpu, step, at + 90_000))
+        kernel(3, 700_000, 701_000, None)
+        call(700, 300_000, 800_000, "UserMarker", "step 3")
+    db.close()
+    run = open_run(str(path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 2), (1, 3)]
+    table = run.table
+    kernels = (table.category == Category.KERNEL) & (table.launch_ns > 0)
+    found = zip(
+        [run.gpus[gpu].rank for gpu in table.gpu[kernels]],
+        [run.gpus[gpu].device for gpu in table.gpu[kernels]],
+        table.iteration[kernels].tolist(), table.launch_ns[kernels].tolist(), strict=True,
+    )  # fmt: skip
+    assert sorted(found) == expected
+    alone = (table.category == Category.KERNEL) & (table.launch_ns < 0)
+    assert table.gpu[alone].tolist() == [1] and table.start_ns[alone].tolist() == [700_000]
+
+
+def test_an_operation_whose_time_was_not_collected_has_none(tmp_path: Path) -> None:
+    """Start and end are 0 then, hours before all others."""
+    path = write(tmp_path / "trace.rpd")
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE rocpd_op SET start = 0, "end" = 0 WHERE id = 4')
+    db.close()
+    run = open_run(str(path), jobs=1)
+    assert (run.table.category != Category.OUTSIDE).sum() == 3
+    assert run.table.start_ns[run.table.category != Category.OUTSIDE].min() == 1000
+    assert ("untimed", 1, 4) in [(doubt.code, doubt.count, doubt.of) for doubt in run.doubts]

@@ -132,7 +132,7 @@ def test_a_line_without_room_for_the_host_tells_the_gap_alone(width: int) -> Non
 
 async def test_the_lane_that_is_drawn_first_is_reached_by_up() -> None:
     run = demo_run()
-    async with explorer((80, 24), run, View(run.name, name="timeline")) as at:
+    async with explorer((80, 20), run, View(run.name, name="timeline")) as at:
         at.explore.table.move_to(0)
         await at.settle()
         lanes = at.explore.lanes

@@ -139,8 +139,8 @@ def test_the_size_of_a_terminal_says_which_parts_it_has() -> None:
         return {name for name, holds in size_classes(width, height).items() if holds}
 
     assert not classes(39, 24) and not classes(80, 9)
-    assert classes(59, 24) == classes(80, 15) == {"-fits"}
-    assert classes(80, 24) == {"-fits", "-lines"}
+    assert classes(49, 24) == classes(80, 15) == {"-fits"}
+    assert classes(50, 16) == classes(80, 24) == {"-fits", "-lines"}
     assert classes(120, 36) == {"-fits", "-lines", "-tall", "-panels", "-wide"}
     assert classes(200, 60) == {*classes(120, 36), "-large"}
 

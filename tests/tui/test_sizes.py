@@ -72,6 +72,51 @@ async def test_resizing_keeps_the_cursor_on_its_row(screen: str) -> None:
         assert f"▌ {label}"[:8] in at.text()
 
 
+SMALL = [(40, 10), (40, 12), (49, 30), (56, 20), (60, 16), (80, 15)]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("size", SMALL)
+@pytest.mark.parametrize("gpus", [1, 8])
+async def test_a_small_timeline_is_its_lanes(size: tuple[int, int], gpus: int) -> None:
+    """The table gives way where both have no room: half of the screen was empty below it."""
+    run = measured_run(gpus, 2, 2)
+    async with explorer(size, run, View(run.name, name="timeline")) as at:
+        lanes = at.explore.lanes
+        assert at.explore.shows_picture and lanes is not None
+        lines, name = at.lines(), lanes.lanes[0]
+        assert sum(name in line and "▀" in line for line in lines) >= 1
+        # Below the lanes only the line for the cursor is left to the table.
+        assert not any(not line.strip() for line in lines[-4:-2])
+        await at.press("end")
+        assert lanes.lanes[-1] in at.text()
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("size", [(40, 10), (40, 12), (56, 20), (80, 15)])
+@pytest.mark.parametrize("screen", ["", "overview", "timeline", "kernels", "losses", "ranks"])
+async def test_a_small_screen_names_its_place_and_answers_first(
+    size: tuple[int, int], screen: str
+) -> None:
+    run = measured_run(1, 3, 4)
+    async with explorer(size, run, View(run.name, name=screen)) as at:
+        lines, title = at.lines(), at.explore.tabs[screen or "explore"].title
+        assert title in "\n".join(lines[:2])
+        assert f"1/{len(at.frame)}" in "\n".join(lines[:2])
+        if size[1] >= 12:
+            first = at.frame.headline[0] if screen else "time"
+            assert first[:20] in at.text()
+
+
+async def test_all_lanes_of_a_node_come_before_a_second_band() -> None:
+    run = measured_run(8, 2, 2)
+    async with explorer((80, 24), run, View(run.name, name="timeline")) as at:
+        lanes = at.explore.lanes
+        assert lanes is not None
+        drawn = [line for line in at.lines() if "▀" in line]
+        assert all(any(name in line for line in drawn) for name in lanes.lanes)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("size", "most"), [((80, 24), 1), ((200, 60), 1)])
 async def test_another_scope_is_laid_out_once_where_a_part_comes_or_goes(

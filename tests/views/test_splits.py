@@ -78,6 +78,29 @@ def test_rows_of_a_split_add_up_in_a_view() -> None:
             assert frame.values[name].numbers.sum() == frame.total[name]
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("view=kernels&by=Kernel", "view=kernels&by=kernel"),
+        ("view=kernels&by=step", "view=kernels&by=iteration"),
+        ("view=overheads&by=OP", "view=overheads&by=operation"),
+        ("view=comms&by=Nodes", "view=comms&by=nodes"),
+        ("by=Operation", "by=operation"),
+        ("by=step", "by=iteration"),
+    ],
+)
+def test_a_split_is_understood_as_people_type_it(typed: str, meant: str) -> None:
+    run = sample_run(2, 2, 2)
+    frame, exact = query(run, parse(f"R?{typed}")), query(run, parse(f"R?{meant}"))
+    assert frame.view == exact.view and frame.labels == exact.labels
+    assert query(run, frame.view).labels == exact.labels, "its address has the exact name"
+
+
+def test_a_split_that_may_be_several_is_none_of_them() -> None:
+    with pytest.raises(UsageError, match="not 's'"):
+        query(sample_run(), parse("R?view=kernels&by=s"))
+
+
 def test_an_unknown_split_says_what_there_is() -> None:
     run = sample_run()
     with pytest.raises(UsageError, match=r"can't be split by 'colour'"):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.sources.counters import (
     cupti_ranges,
@@ -53,9 +54,11 @@ _PASS_FOLDER: Final = late(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
 _PART_FOLDER: Final = late(
     r"(?:rank|gpu|device|node|worker|process|pid|proc)[_-]?\d+|\d+|out", re.IGNORECASE
 )
+_NAMED_HOST: Final = late(r"(?:node|worker)[_-]?\d+", re.IGNORECASE)
+"""Folders of parts that hosts are called as, too."""
 _PROCESS_FILE: Final = late(r"\d+_\w+")
 _DOMAIN: Final = late(
-    r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|"
+    r"[_-]?(?:counter_collection|kernel_trace|memory_copy_trace|agent_info|results|"
     r"(?:marker|hip|hsa|rccl)(?:_(?:api|core|runtime|compiler|amd|ext|image|finalize|control))*_trace)$"
 )
 _SUFFIXES: Final = late(rf"(?:\.(?:csv|json|db))*{COMPRESSED}$", re.IGNORECASE)
@@ -114,7 +117,9 @@ def read_found(
         folder, host, pass_number = _place(file)
         try:
             with reading(file.path):
-                processes += [ProcessRun(run, folder, host, pass_number) for run in read(progress)]
+                processes += [
+                    ProcessRun(run, folder, run.host or host, pass_number) for run in read(progress)
+                ]
         except DataError as error:
             if file.path in paths:
                 raise
@@ -154,14 +159,16 @@ def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
 
 def _csv_readers(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> Iterator[_Reader]:
     csv = rocprofv3_csv
-    apis = [file.path for file in _of(files, csv.NAME, csv.API_TRACE)]
+    apis, copies = (
+        [file.path for file in _of(files, csv.NAME, role)] for role in (csv.API_TRACE, csv.COPIES)
+    )
     own = _of(files, csv.NAME, csv.AGENTS)
     roles = (_of(files, csv.NAME, role) for role in (csv.COUNTERS, csv.KERNEL_TRACE))
     for counter, trace in zip_longest(*roles):
         file = counter or trace
         given = [each.path if each else None for each in (counter, trace)]
         given.append(own[0].path if own else _nearest(file.path, agents))
-        yield file, partial(_listed, csv.read_process, *given, apis)
+        yield file, partial(_listed, csv.read_process, *given, apis, copies)
 
 
 def _listed(read: Callable[..., DispatchRun], *given: Any) -> list[DispatchRun]:
@@ -177,7 +184,8 @@ def _place(file: SourceFile) -> tuple[Path, str, int | None]:
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
     host = ""
-    if folders and _PROCESS_FILE.match(file.path.stem) and not _is_layout(folders[-1]):
+    is_host = folders and (_NAMED_HOST.fullmatch(folders[-1]) or not _is_layout(folders[-1]))
+    if is_host and _PROCESS_FILE.match(file.path.stem):
         host = folders.pop()
     number = None
     for place, folder in enumerate(folders):
@@ -228,9 +236,10 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
 
 
 def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
-    """Why an API trace or agent description is of no use here; None if it is."""
+    """Why copies, an API trace or agent description are of no use here; None if they are."""
     path, csv = file.path, rocprofv3_csv
-    if file.source.NAME != csv.NAME or file.role not in (csv.API_TRACE, csv.AGENTS):
+    of_others = (csv.API_TRACE, csv.COPIES, csv.AGENTS)
+    if file.source.NAME != csv.NAME or file.role not in of_others:
         return None
     dispatches = [*_of(files, csv.NAME, csv.COUNTERS), *_of(files, csv.NAME, csv.KERNEL_TRACE)]
     if file.role == csv.AGENTS:
@@ -238,11 +247,11 @@ def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
         return None if is_used else "describes GPUs, but no dispatches of theirs are here"
     own = _process_of(path)
     if not any(_process_of(other.path) == own for other in dispatches):
-        return "has API calls of a process whose kernels aren't here"
-    calls = [each.path for each in _of(files, csv.NAME, csv.API_TRACE)]
-    if path in csv.host_side([each for each in calls if _process_of(each) == own]):
+        what = "copies" if file.role == csv.COPIES else "API calls"
+        return f"has {what} of a process whose kernels aren't here"
+    if file.role == csv.COPIES or csv.host_side([path]):
         return None
-    return "has API calls, which are read only with roctx ranges (rocprofv3 --marker-trace)"
+    return "has API calls that are neither HIP's nor roctx ranges"
 
 
 class ProcessRun(Struct, frozen=True):
@@ -252,7 +261,7 @@ class ProcessRun(Struct, frozen=True):
     folder: Path
     """The folder of the run."""
     host: str
-    """The folder named after the host by rocprofv3, or ''."""
+    """The host that the file names, else the folder named after it by rocprofv3, or ''."""
     pass_number: int | None
 
 
@@ -265,29 +274,39 @@ def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
         for process in group:
             groups.setdefault((folder, tool, process.host if by_host else ""), []).append(process)
     return [
-        one_after_another([join_passes(program) for program in _programs(group)])
-        for group in _side_by_side(groups)
+        replace(
+            one_after_another([join_passes(program) for program in _programs(group)]),
+            host=host,
+            folder=folder,
+        )
+        for folder, host, group in _side_by_side(groups)
     ]
 
 
 def _hosts_ran_together(group: Sequence[ProcessRun]) -> bool:
     """Return whether several hosts took part in one pass, so that their GPUs differ."""
-    hosts = {(process.pass_number, process.host) for process in group}
-    return len(hosts) > len({number for number, _ in hosts})
+    passes = [
+        (process.pass_number, frozenset(process.run.dispatches.counters)) for process in group
+    ]
+    hosts = {(one, process.host) for one, process in zip(passes, group, strict=True)}
+    return len(hosts) > len(set(passes))
 
 
-def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list[list[ProcessRun]]:
-    """Merge sibling folders that measured different counters of one program."""
-    merged: list[tuple[tuple[Path, str, str], list[ProcessRun]]] = []
+def _side_by_side(
+    groups: dict[tuple[Path, str, str], list[ProcessRun]],
+) -> list[tuple[Path, str, list[ProcessRun]]]:
+    """Merge sibling folders that measured different counters of one program; with the folder of
+    each and the host, if several took part."""
+    merged: list[tuple[tuple[Path, str, str], Path, list[ProcessRun]]] = []
     for (folder, tool, host), group in groups.items():
         key = (folder.parent, tool, host)
-        near = (others for other_key, others in merged if other_key == key)
+        near = (others for other_key, _, others in merged if other_key == key)
         same = next((others for others in near if _is_same_program(others, group)), None)
         if same is None:
-            merged.append((key, list(group)))
+            merged.append((key, folder, list(group)))
         else:
             same += group
-    return [group for _, group in merged]
+    return [(folder, host, group) for (_, _, host), folder, group in merged]
 
 
 def _is_same_program(ones: Sequence[ProcessRun], others: Sequence[ProcessRun]) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from chopper_core.sources.counters.references import fuller_agent, same_agent
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
-from chopper_core.sources.trace import Activities, Launches
+from chopper_core.sources.trace import Activities, Launches, Syncs
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT, merged_losses
 from chopper_core.util.arrays import Index, Int64
@@ -49,7 +49,7 @@ _SIZES: Final = ("grid", "workgroup")
 _TIMES: Final = ("start_ns", "end_ns")
 _PROCESS_IDS, _PROGRAM_IDS = 40, 52
 """The bits of correlation ids of one process, and of those of one program."""
-_Linked = TypeVar("_Linked", Dispatches, Launches, Activities)
+_Linked = TypeVar("_Linked", Dispatches, Launches, Activities, Syncs)
 _Number = TypeVar("_Number", np.int32, np.int64, np.float64)
 
 
@@ -100,6 +100,7 @@ def joined_dispatches(parts: Sequence[DispatchRun]) -> DispatchRun:
     joined, *others = parts
     for number, other in enumerate(others, 1):
         there = _with_own_ids(_in_terms_of(joined, other), number << _PROCESS_IDS)
+        there = _as_part(there, number)
         ours = distinct(joined.dispatches.gpu)
         shared = ours[np.isin(ours, there.dispatches.gpu)]
         rows = _in_order(_merged(joined.dispatches, there.dispatches))
@@ -151,6 +152,7 @@ def _with_new_rows(
         ranges=base.ranges.joined(ranges),
         threads=[*base.threads, *there.threads],
         copies=base.copies.joined(there.copies),
+        syncs=base.syncs.joined(there.syncs),
     )
 
 
@@ -200,6 +202,8 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
             f"{pass_name(there)} ran at other times; its samples are no signals, only totals of "
             "kernels."
         )
+    # Its times are those of another execution: none of them is lost.
+    there = replace(there, losses=replace(there.losses, bad_times=0))
     joined = _with_rows(base, there, _taken(rows, order), notes)
     return replace(joined, passes=base.passes + other.passes), joined_keys
 
@@ -282,6 +286,18 @@ def _with_own_ids(run: DispatchRun, number: int) -> DispatchRun:
         dispatches=with_ids(run.dispatches),
         calls=with_ids(run.calls),
         copies=with_ids(run.copies),
+        syncs=replace(with_ids(run.syncs), recorded=shifted(run.syncs.recorded)),
+    )
+
+
+def _as_part(run: DispatchRun, number: int) -> DispatchRun:
+    """The run of one process as a part of a program."""
+    return replace(
+        run,
+        dispatches=replace(run.dispatches, part=np.full(len(run.dispatches), number, np.int32)),
+        threads=[(process, thread, number) for process, thread, _ in run.threads],
+        copies=replace(run.copies, rank=np.full(len(run.copies), number, np.int32)),
+        syncs=replace(run.syncs, rank=np.full(len(run.syncs), number, np.int32)),
     )
 
 

@@ -40,16 +40,19 @@ class AgentTable:
 
         Any other text is the name of an agent.
         """
-        match = _REFERENCE.fullmatch(reference)
-        if match is None:
-            return self.added(Agent(ABSENT, product=reference.strip()))
-        number = int(match.group(2))
-        is_gpu = (match.group(1) or "").lower() == "gpu"
-        for field in ("type_index",) if is_gpu else ("node_id", "logical_id"):
+        known = self.known(reference)
+        return self.added(_described(reference)) if known < 0 else known
+
+    def known(self, reference: str) -> int:
+        """As `number`, but ABSENT for a device that isn't in `agents`, such as a CPU."""
+        wanted = _described(reference)
+        fields = ("type_index",) if wanted.type_index >= 0 else ("node_id", "logical_id")
+        sought = max(wanted.type_index, wanted.node_id)
+        for field in fields if sought >= 0 else ():
             for index, agent in enumerate(self.agents):
-                if getattr(agent, field) == number:
+                if getattr(agent, field) == sought:
                     return index
-        return self.added(Agent(ABSENT, type_index=number) if is_gpu else Agent(number))
+        return self.agents.index(wanted) if wanted in self.agents else ABSENT
 
     def of_id(self, known: Mapping[Any, Agent], number: Any) -> int:
         return self.added(known.get(number) or Agent(ABSENT, product=f"agent {number}"))
@@ -70,6 +73,15 @@ class AgentTable:
             return self.agents.index(agent)
         self.agents.append(agent)
         return len(self.agents) - 1
+
+
+def _described(reference: str) -> Agent:
+    """The agent that a text refers to, as far as it says."""
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        return Agent(ABSENT, product=reference.strip())
+    kind, number = (match.group(1) or "").lower(), int(match.group(2))
+    return Agent(ABSENT, type_index=number) if kind == "gpu" else Agent(number)
 
 
 def gpus_by_id(rows: Mapping[_Id, Mapping[str, Any]]) -> dict[_Id, Agent]:
@@ -178,9 +190,9 @@ class HostSide:
     def _all_ranges(self) -> Columns:
         return self._ranges.joined()
 
-    def tables(self, process: int) -> tuple[Launches, HostRanges, list[tuple[int, int]]]:
-        """The calls with names and valid times, the ranges, and process and thread of each thread
-        code.
+    def tables(self, process: int) -> tuple[Launches, HostRanges, list[tuple[int, int, int]]]:
+        """The calls with names and valid times, the ranges, and process, thread and part of each
+        thread code.
 
         Releases the calls.
         """
@@ -209,7 +221,7 @@ class HostSide:
             start_ns=ranges["start_ns"],
             duration_ns=ranges["end_ns"] - ranges["start_ns"],
         )
-        return calls, own, [(process, thread) for thread in threads.tolist()]
+        return calls, own, [(process, thread, 0) for thread in threads.tolist()]
 
     def regions(self, dispatches: Columns) -> tuple[Int32, bool]:
         """Return the name of the innermost range around each dispatch, or ABSENT.

@@ -1,4 +1,4 @@
-"""rocprofv3 CSV: counters, kernel trace, agents and API calls of one process, ROCm 6.2 to 7.
+"""rocprofv3 CSV: counters, kernels, copies, agents and API calls of one process, ROCm 6.2 to 7.
 
 Columns are found by name in any case and order; files written by `rocpd convert` have a `Guid`
 first. Counter values are sums over all instances of a counter.
@@ -11,10 +11,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.references import gpus_by_id
-from chopper_core.sources.counters.tables import CSV_COLUMNS, DispatchTable
+from chopper_core.sources.counters.tables import CSV_COLUMNS, DispatchTable, copy_name
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
@@ -24,7 +26,10 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (CSV)"
-FILES: Final = "`*_counter_collection.csv`, `*_kernel_trace.csv`, `*_agent_info.csv`, API traces"
+FILES: Final = (
+    "`*_counter_collection.csv`, `*_kernel_trace.csv`, `*_memory_copy_trace.csv`, "
+    "`*_agent_info.csv`, API traces"
+)
 EXAMPLE: Final = "rocprofv3 --pmc SQ_WAVES --kernel-trace -f csv -- python train.py"
 SUFFIXES: Final = ()
 
@@ -33,6 +38,7 @@ COUNTERS: Final = "counters"
 KERNEL_TRACE: Final = "kernel trace"
 AGENTS: Final = "agents"
 API_TRACE: Final = "API trace"
+COPIES: Final = "copies"
 
 _CALL_COLUMNS: Final = {
     name: CSV_COLUMNS[name] for name in ("thread", "start_ns", "end_ns", "correlation")
@@ -41,11 +47,18 @@ _USED_OF_CALLS: Final = frozenset(
     (*chain.from_iterable(_CALL_COLUMNS.values()), "domain", "kind", "function", "operation",
      "name", "process_id")
 )  # fmt: skip
+_COPY_COLUMNS: Final = {
+    **{name: CSV_COLUMNS[name] for name in ("start_ns", "end_ns", "correlation", "queue")},
+    "bytes": ("size", "bytes"),
+}
+_ENDS: Final = ("destination_agent_id", "source_agent_id")
+_USED_OF_COPIES: Final = frozenset(
+    (*chain.from_iterable(_COPY_COLUMNS.values()), *_ENDS, "kind", "direction")
+)
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
 _NOT_USED: Final = (
     (("calls", "totaldurationns"), "has totals; Chopper adds up dispatches itself"),
-    (("kind", "direction"), "has memory copies, which have no counters"),
     (("kind", "operation"), "has operations without counters"),
     (("sample_timestamp", "exec_mask"), "has PC samples, which are not supported"),
 )
@@ -65,6 +78,8 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
         return Recognised(FORMAT, KERNEL_TRACE)
     if has(("domain", "function", "correlation_id", "start_timestamp", "end_timestamp")):
         return Recognised(FORMAT, API_TRACE)
+    if has(("direction", *_ENDS, "start_timestamp", "end_timestamp")):
+        return Recognised(FORMAT, COPIES)
     return next((Unusable(reason) for names, reason in _NOT_USED if has(names)), None)
 
 
@@ -81,6 +96,7 @@ def read_process(
     kernel_trace: Path | None = None,
     agent_info: Path | None = None,
     api_traces: Sequence[Path] = (),
+    copies: Sequence[Path] = (),
     progress: Progress = silent,
 ) -> DispatchRun:
     """Read the dispatches of one process with their counters.
@@ -97,8 +113,11 @@ def read_process(
             if batch.has("counter_name") and not batch.has("dispatch_id"):
                 columns["dispatch_id"] = columns["correlation"]
             table.add_csv(batch, columns, {})
-        for api_trace in () if runs else host_side(api_traces):
-            _read_host_side(api_trace, table)
+        if not runs:
+            for api_trace in host_side(api_traces):
+                _read_host_side(api_trace, table)
+            for each in copies:
+                _read_copies(each, table)
         runs.append(table.finish(path, FORMAT))
     if not any(len(run.dispatches) for run in runs):
         names = " and ".join(str(run.paths[0]) for run in runs)
@@ -120,10 +139,8 @@ def read_agents(path: Path) -> list[Agent]:
 
 
 def host_side(api_traces: Sequence[Path]) -> list[Path]:
-    domains = {path: _domain(path) for path in api_traces}
-    if not any(domain.startswith(_MARKER) for domain in domains.values()):
-        return []
-    return [path for path in api_traces if domains[path].startswith((_MARKER, _LAUNCHES))]
+    """Those with calls of HIP or ranges of roctx."""
+    return [path for path in api_traces if _domain(path).startswith((_MARKER, _LAUNCHES))]
 
 
 def _domain(path: Path) -> str:
@@ -144,7 +161,25 @@ def _read_host_side(path: Path, table: DispatchTable) -> None:
         columns["name"] = functions.mapped_codes(table.names.__getitem__)
         marks = {name: column[is_marker] for name, column in columns.items()}
         table.host.add_ranges(marks)
+        columns["name"] = functions.mapped_codes(table.call_name)
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
+    _add_losses(path, losses, table)
+
+
+def _read_copies(path: Path, table: DispatchTable) -> None:
+    losses = Losses()
+    for batch in CsvFile(path, losses).batches():
+        table.unused |= dict.fromkeys(name for name in batch.header if name not in _USED_OF_COPIES)
+        columns = batch.read(_COPY_COLUMNS)
+        to_gpu, from_gpu = (batch.column(end).mapped_codes(table.agents.known) for end in _ENDS)
+        columns["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
+        names = batch.column("direction")
+        columns["name"] = names.mapped_codes(lambda text: table.names[copy_name(text)])
+        table.add_copies(columns)
+    _add_losses(path, losses, table)
+
+
+def _add_losses(path: Path, losses: Losses, table: DispatchTable) -> None:
     lost = losses.unreadable_events
     if lost or losses.truncated:
         table.losses.truncated |= losses.truncated

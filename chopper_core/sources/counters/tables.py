@@ -198,6 +198,7 @@ class DispatchTable:
         self._sums = sums_instances
         self._rows = GrowingColumns(_DISPATCH_COLUMNS)
         self._copies = GrowingColumns(dict.fromkeys(_COPY_COLUMNS, np.int64))
+        self._untimed_copies = 0
         self._values = CounterValues(losses, sums_instances)
 
     def __len__(self) -> int:
@@ -235,8 +236,8 @@ class DispatchTable:
 
     def add_copies(self, columns: Columns) -> None:
         """Append copies of memory; those without a GPU or valid times are counted."""
-        timed = are_timed(columns["start_ns"], columns["end_ns"])
-        self.losses.note(int((~timed).sum()), "copy", "without valid times left out")
+        timed = are_timed(columns["start_ns"], columns["end_ns"]) & (columns["end_ns"] > 0)
+        self._untimed_copies += int((~timed).sum())
         kept = timed & (columns["gpu"] >= 0)
         self._copies.add({name: columns[name][kept] for name in _COPY_COLUMNS})
 
@@ -254,6 +255,7 @@ class DispatchTable:
             correlation=np.where(rows["correlation"] > 0, rows["correlation"], ABSENT),
             bytes=bounded(rows["bytes"], MAX_BYTES),
             launch_shape=np.zeros(count, np.int32),
+            rank=np.zeros(count, np.int32),
         )
 
     def gpu_of(self, rows: Int64) -> Int64:
@@ -332,6 +334,7 @@ class DispatchTable:
         columns = self._dense(path, named, row_of, count)
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
+        rows["part"] = np.zeros(count, np.int32)
         process = int(rows["process"][0]) if len(rows["process"]) else ABSENT
         calls, ranges, threads = self.host.tables(process)
         del rows["thread"]
@@ -343,6 +346,8 @@ class DispatchTable:
         losses, name = self.losses, "/".join(path.parts[-2:])
         losses.note(losses.unreadable_events, "row", "could not be read")
         losses.note(losses.bad_times, "dispatch", "without valid times")
+        losses.note(self._untimed_copies, "copy", "without valid times left out")
+        losses.bad_times += self._untimed_copies
         losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
         kind = "fields" if any("." in name for name in self.unused) else "columns"
         described = {name: info for name, info in (infos or {}).items() if name in columns}

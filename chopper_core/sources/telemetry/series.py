@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -31,7 +32,7 @@ from chopper_core.tables.losses import number_of
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts
-from chopper_core.util.patterns import natural_key
+from chopper_core.util.patterns import late, natural_key
 
 NOT_STAMPED: Final = (
     "The file has no timestamps, so it can't be aligned with the run; its times are snapshot "
@@ -46,6 +47,8 @@ _DERIVED_NOTES: Final = {
 }
 """On figures of GPUs that are combined from those of parts."""
 _ROUNDING_PCT: Final = 1.0
+_NUMBERED: Final = late(r"[a-z]+[-_ ]?\d+", re.IGNORECASE)
+"""A name such as card10."""
 XCD: Final = "xcd"
 _THROTTLED: Final = {"throttled": 100, "unthrottled": 0}
 STATUS: Final = "status"
@@ -70,9 +73,7 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
     """
     readings, oddities = rows.finish()
     oddities += _one_definition(readings)
-    gpus = sorted(
-        readings, key=lambda gpu: (gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci)
-    )
+    gpus = sorted(readings, key=_order_of)
     signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
     resets: Counter[SignalName] = Counter()
     derived: set[SignalName] = set()
@@ -117,6 +118,13 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
             for text in [f"{number_of(count, 'value')} of {signal} {FLAW_TEXTS[flaw]}: left out"]
         ],
     )
+
+
+def _order_of(gpu: GpuName) -> tuple[object, ...]:
+    """Sorts GPUs by number and place; a UUID or serial number has no order, and keeps the file's:
+    tools write a round in the order of their numbers."""
+    is_numbered = _NUMBERED.fullmatch(gpu.card)
+    return gpu.index, gpu.kfd_node, natural_key(gpu.card) if is_numbered else [], gpu.pci
 
 
 def _one_definition(readings: Mapping[GpuName, dict[Field, Readings]]) -> list[str]:

@@ -79,6 +79,7 @@ def made_run(
             name=np.array([names.index(name) for _, name, _ in rows], np.int32),
             gpu=np.array([gpu for gpu, _, _ in rows], np.int32),
             process=np.full(count, 1, np.int64),
+            part=np.zeros(count, np.int32),
             queue=np.zeros(count, np.int64),
             dispatch_id=np.arange(1, count + 1, dtype=np.int64),
             correlation=np.arange(1, count + 1, dtype=np.int64),

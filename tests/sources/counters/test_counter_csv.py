@@ -261,3 +261,50 @@ def test_counters_described_by_their_names() -> None:
     }
     assert counter_info("TCC_HIT[7]").aggregation == "one instance"
     assert counter_info("FETCH_SIZE").unit == "KB" and counter_info("L2CacheHit").unit == "%"
+
+
+@pytest.mark.parametrize("named", ["{}", "Agent {}"])
+def test_calls_of_hip_and_copies_are_in_the_run(tmp_path: Path, named: str) -> None:
+    """Without roctx ranges too: a launch of each of two kernels, a copy to the GPU, one from it,
+    and one from the host to itself, which is of no GPU. Agent 0 is the host's."""
+    write_csv(
+        tmp_path / "1_kernel_trace.csv",
+        ["Kind", "Agent_Id", "Queue_Id", "Thread_Id", "Dispatch_Id", "Kernel_Name",
+         "Correlation_Id", "Start_Timestamp", "End_Timestamp"],
+        [["KERNEL_DISPATCH", named.format(2), 1, 7, number, "gemm", number, 1000 * number,
+          1000 * number + 400] for number in (1, 2)],
+    )  # fmt: skip
+    write_csv(
+        tmp_path / "1_hip_api_trace.csv",
+        ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp",
+         "End_Timestamp"],
+        [["HIP_RUNTIME_API", "hipLaunchKernel" if number < 3 else "hipMemcpyAsync", 77, 7, number,
+          100 * number, 100 * number + 9] for number in (1, 2, 3, 4, 5)],
+    )  # fmt: skip
+    write_csv(
+        tmp_path / "1_memory_copy_trace.csv",
+        ["Kind", "Direction", "Source_Agent_Id", "Destination_Agent_Id", "Correlation_Id",
+         "Start_Timestamp", "End_Timestamp"],
+        [["MEMORY_COPY", f"MEMORY_COPY_{direction}", *map(named.format, ends), number,
+          2000 + 1000 * number, 2060 + 1000 * number]
+         for number, direction, ends in ((3, "HOST_TO_DEVICE", (0, 2)),
+                                         (4, "DEVICE_TO_HOST", (2, 0)),
+                                         (5, "HOST_TO_HOST", (0, 0)))],
+    )  # fmt: skip
+    run = open_run(str(tmp_path), jobs=1)
+    table = run.table
+    rows = sorted(
+        zip(
+            table.start_ns.tolist(), table.duration_ns.tolist(), table.launch_ns.tolist(),
+            [table.names[code] for code in table.kernel], strict=True,
+        )
+    )  # fmt: skip
+    assert rows == [
+        (1000, 400, 100, "gemm"),
+        (2000, 400, 200, "gemm"),
+        (5000, 60, 300, "Memcpy HtoD (Host -> Device)"),
+        (6000, 60, 400, "Memcpy DtoH (Device -> Host)"),
+    ]
+    assert [gpu.device for gpu in run.gpus] == [2]
+    assert run.sources[0].events == {"dispatch": 2, "copy": 2, "call": 5}
+    assert int(table.exposed_copy_ns.sum()) == 120

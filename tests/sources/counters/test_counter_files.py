@@ -144,17 +144,23 @@ def test_api_traces_and_agents_that_are_not_used_are_named(
 ) -> None:
     write_trace(tmp_path / "1_kernel_trace.csv", KERNELS, 0)
     write_calls(tmp_path / "1_hip_api_trace.csv", "HIP_RUNTIME_API_EXT")
+    write_calls(tmp_path / "1_hsa_api_trace.csv", "HSA_CORE_API")
     write_calls(tmp_path / "2_hip_api_trace.csv", "HIP_RUNTIME_API_EXT")
+    copies = ["Kind", "Direction", "Source_Agent_Id", "Destination_Agent_Id", "Correlation_Id"]
+    for number in (1, 2):
+        columns = [*copies, "Start_Timestamp", "End_Timestamp"]
+        write_csv(tmp_path / f"{number}_memory_copy_trace.csv", columns, [])
     write_csv(tmp_path / "1_agent_info.csv", ["Node_Id", "Agent_Type"], [[4, "GPU"]])
     write_csv(tmp_path / "other/2_agent_info.csv", ["Node_Id", "Agent_Type"], [[4, "GPU"]])
     reasons = {file.path.name: file.reason for file in find_counters([tmp_path]).skipped}
-    wording(reasons.pop("1_hip_api_trace.csv"), "roctx ranges")
+    wording(reasons.pop("1_hsa_api_trace.csv"), "neither HIP's nor roctx ranges")
     wording(reasons.pop("2_hip_api_trace.csv"), "kernels")
+    wording(reasons.pop("2_memory_copy_trace.csv"), "copies", "kernels")
     wording(reasons.pop("2_agent_info.csv"), "no dispatches")
     assert not reasons
     write_calls(tmp_path / "1_marker_api_trace.csv", "MARKER_CORE_API")
     reasons = {file.path.name: file.reason for file in find_counters([tmp_path]).skipped}
-    assert "1_hip_api_trace.csv" not in reasons and "1_marker_api_trace.csv" not in reasons
+    assert "1_marker_api_trace.csv" not in reasons
     (run,) = read_counters([tmp_path])
     assert "layer 0" in run.names and run.paths[0].name == "1_kernel_trace.csv"
 
@@ -162,7 +168,8 @@ def test_api_traces_and_agents_that_are_not_used_are_named(
 @pytest.mark.parametrize("domain", ["hip_api", "hip_runtime_api", "hsa_core_api", "marker_api"])
 @pytest.mark.parametrize("prefix", ["1", "out_12", "my_hip_app", "decode"])
 def test_files_of_one_process_share_their_prefix(prefix: str, domain: str) -> None:
-    names = (f"{prefix}_kernel_trace.csv", f"{prefix}_{domain}_trace.csv", f"{prefix}_results.db")
+    names = (f"{prefix}_kernel_trace.csv", f"{prefix}_{domain}_trace.csv", f"{prefix}_results.db",
+             f"{prefix}_memory_copy_trace.csv")  # fmt: skip
     assert {_process_of(Path(name))[1] for name in names} == {prefix}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from chopper_core.ingest.open import open_run
+from chopper_core.model.table import Category
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
 from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
 from chopper_core.tables.json_stream import JsonStream, TextEnded
@@ -264,3 +266,139 @@ def test_calls_of_hip_and_copies_are_in_the_run(tmp_path: Path) -> None:
         (5000, 60, 300, 64, "Memcpy HtoD (Host -> Device)"),
     ]
     assert run.sources[0].events == {"dispatch": 2, "copy": 1, "call": 3}
+
+
+def steps_of_process(
+    pid: int, agent: int, shift_ns: int, steps: Sequence[int] = (3, 4, 5)
+) -> dict[str, Any]:
+    """Steps of 100 µs with a kernel each, launched at the end of the step."""
+    launches = [(step, 100_000 * step + shift_ns + 90_000) for step in steps]
+    times = [
+        {"correlation_id": {"internal": step}, "thread_id": pid, "kind": 1, "operation": 0,
+         "start_timestamp": at, "end_timestamp": at + 2_000}
+        for step, at in launches
+    ]  # fmt: skip
+    return {
+        "metadata": {"pid": pid},
+        "agents": [{"id": {"handle": 5}, "type": 2, "node_id": agent}],
+        "kernel_symbols": [{"kernel_id": 1, "kernel_name": "gemm"}],
+        "strings": {
+            "marker_api": [{"key": step, "value": f"step {step}"} for step, _ in launches],
+            "buffer_records": [
+                {"kind": "NONE", "operations": []},
+                {"kind": "HIP_RUNTIME_API", "operations": ["hipLaunchKernel"]},
+            ],
+        },
+        "buffer_records": {
+            "hip_api": times,
+            "marker_api": [
+                {"correlation_id": {"internal": step}, "thread_id": pid,
+                 "start_timestamp": at - 90_000, "end_timestamp": at + 9_000}
+                for step, at in launches
+            ],
+            "kernel_dispatch": [
+                {"correlation_id": {"internal": step}, "thread_id": pid,
+                 "start_timestamp": at + 5_000, "end_timestamp": at + 45_000,
+                 "dispatch_info": {"kernel_id": 1, "dispatch_id": step, "agent_id": {"handle": 5}}}
+                for step, at in launches
+            ],
+        },
+    }  # fmt: skip
+
+
+def test_processes_with_gpus_of_their_own_are_ranks_with_their_own_steps(tmp_path: Path) -> None:
+    """Half a step apart: a launch of one is in another step of the other. The ids are the same."""
+    path = tmp_path / "results.json"
+    processes = [steps_of_process(900, 3, 50_000), steps_of_process(800, 2, 0)]
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": processes}))
+    run = open_run(str(path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 2), (1, 3)]
+    table = run.table
+    kernels = table.category == Category.KERNEL
+    found = sorted(
+        zip(
+            table.gpu[kernels].tolist(), table.iteration[kernels].tolist(),
+            table.start_ns[kernels].tolist(), table.launch_ns[kernels].tolist(), strict=True,
+        )
+    )  # fmt: skip
+    launches = [
+        (gpu, step, 100_000 * step + 90_000 + 50_000 * gpu) for gpu in (0, 1) for step in (3, 4, 5)
+    ]
+    assert found == [(gpu, step, at + 5_000, at) for gpu, step, at in launches]
+    assert [source.rank for source in run.sources] == [0, 1]
+    assert [source.events for source in run.sources] == [{"dispatch": 3, "call": 3}] * 2
+
+
+def test_ranges_of_processes_that_share_a_gpu_are_not_used(
+    tmp_path: Path, wording: Wording
+) -> None:
+    path = tmp_path / "results.json"
+    processes = [steps_of_process(900, 3, 50_000), steps_of_process(800, 3, 0)]
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": processes}))
+    run = open_run(str(path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 3)]
+    assert not set(run.table.iteration.tolist()) & {3, 4, 5}
+    wording.among(run.sources[0].notes, "Several processes", "ranges are not used")
+
+
+def test_dispatches_without_a_valid_time_are_in_doubt(tmp_path: Path) -> None:
+    process = steps_of_process(800, 2, 0)
+    dispatches = process["buffer_records"]["kernel_dispatch"]
+    dispatches[1]["end_timestamp"] = dispatches[1]["start_timestamp"] - 1
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [process]}))
+    run = open_run(str(path), jobs=1)
+    assert int((run.table.category == Category.KERNEL).sum()) == 2
+    assert [(doubt.code, doubt.count, doubt.of) for doubt in run.doubts] == [("untimed", 1, 3)]
+
+
+def test_hosts_of_a_run_are_ranks_on_one_clock(tmp_path: Path) -> None:
+    """Each host has one GPU, of the same number, and a clock since its own boot. An all-reduce ends
+    at one moment on both; the host that the name of its folder hides is in the file."""
+    boot_ns = {"frontier-2": 77_000_000_000, "frontier-10": 0}
+    for number, (host, since_boot) in enumerate(boot_ns.items()):
+        process = steps_of_process(800, 2, since_boot, range(3, 11))
+        process["metadata"]["node"] = {"hostname": host}
+        process["kernel_symbols"].append({
+            "kernel_id": 2, "kernel_name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        })  # fmt: skip
+        dispatches = process["buffer_records"]["kernel_dispatch"]
+        for one in list(dispatches):
+            begin = one["end_timestamp"] + 1_000 * (1 + number)
+            end = one["end_timestamp"] + 8_000
+            info = {**one["dispatch_info"], "kernel_id": 2}
+            info["dispatch_id"] += 100
+            dispatches.append({**one, "start_timestamp": begin, "end_timestamp": end,
+                               "dispatch_info": info})  # fmt: skip
+        folder = tmp_path / f"node{number}"
+        folder.mkdir()
+        text = json.dumps({"rocprofiler-sdk-tool": [process]})
+        (folder / "800_results.json").write_text(text)
+    run = open_run(str(tmp_path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 2), (1, 2)]
+    assert [source.host for source in run.sources] == ["frontier-2", "frontier-10"]
+    assert [(clock.name, clock.correction_ns) for clock in run.hosts] == [
+        ("frontier-2", 0), ("frontier-10", 77_000_000_000),
+    ]  # fmt: skip
+    table = run.table
+    kernels = table.category == Category.KERNEL
+    ends = [
+        sorted((table.start_ns + table.duration_ns)[kernels & (table.gpu == gpu)].tolist())
+        for gpu in (0, 1)
+    ]
+    assert ends[0] == ends[1] and len(ends[0]) == 16
+    assert not run.skipped
+
+
+def test_passes_on_different_hosts_are_passes(tmp_path: Path) -> None:
+    """Of one program, with other counters each: the hosts didn't take part in one run."""
+    for number, host in enumerate(("a", "b")):
+        written = process()
+        written["metadata"]["node"] = {"hostname": host}
+        written["counters"][0]["name"] = f"SQ_{host}"
+        (tmp_path / f"{number}_results.json").write_text(
+            json.dumps({"rocprofiler-sdk-tool": [written]})
+        )
+    run = open_run(str(tmp_path), jobs=1)
+    assert {gpu.rank for gpu in run.gpus} == {0} and not run.skipped
+    assert {"SQ_a", "SQ_b"} <= set(run.table.measured)
