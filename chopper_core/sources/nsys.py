@@ -96,6 +96,8 @@ _OWN_TEXTS: Final = "SELECT row, text FROM {} WHERE typeof(text) = 'text' AND ev
 _RANKS_FROM: Final = "processes of the report, in the order of their GPUs"
 _WARNING: Final = 2
 """The lowest severity of what Nsight Systems says went wrong: 1 informs, 3 is an error."""
+_DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
+"""Which GPU of the node a process calls 0, 1 …: CUDA_VISIBLE_DEVICES hides others from it."""
 _DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _SAID: Final = f"SELECT severity, text FROM {{}} WHERE severity >= {_WARNING}"
 _EXPORT: Final = "META_DATA_EXPORT"
@@ -165,6 +167,10 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             dates = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
             epoch_ns = max([0, *(date for date in dates[:1].tolist() if date < LATEST_NS)])
         gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
+        placed = [np.empty(0, np.int64)] * 3
+        if _DEVICES in tables:
+            query = "SELECT pid, cudaId, gpuId FROM {}"
+            placed = database.integers(_DEVICES, asked(_DEVICES, query), 3, losses)
         version = rows(_EXPORT, f"SELECT 0, value FROM {{}} WHERE name = '{_VERSION_OF_EXPORT}'")
         losses.newer = newer_than(version.get(0, ""), _NEWEST)
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
@@ -201,6 +207,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             "kernels, which `nsys profile --cuda-graph-trace=node` does."
         )
     process = known_processes(device, process)
+    device = _gpus_of(device, process, placed)
     ranks = ranks_of_processes(device, process)
     is_sized = (grid > 0) & (grid < _MAX_GRID) & (block > 0)
     shapes, shape = ranked(np.where(is_sized, (grid << 11) + block, ABSENT))
@@ -261,7 +268,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         activities=activities,
         launches=launches,
         ranges=ranges,
-        syncs=_syncs(stated, ranks, epoch_ns),
+        syncs=_syncs(stated, ranks, placed, epoch_ns),
         inputs=list(inputs),
         launch_shapes=[
             LaunchShape(pair >> 11, pair & 2047) if pair > 0 else LaunchShape(ABSENT, ABSENT)
@@ -280,7 +287,21 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     )
 
 
-def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns: int) -> Syncs:
+def _gpus_of(device: Int64, process: Int64, placed: Sequence[Int64]) -> Int64:
+    """The GPU of the node that each activity ran on; its device where the report doesn't say."""
+    pid, own, gpu = placed
+    pids = process >> _BITS & ((1 << _BITS) - 1)
+    codes = numbered_rows((np.concatenate([pid, pids]), np.concatenate([own, device])))
+    found = first_equal(codes[: len(pid)], codes[len(pid) :])
+    return np.where(found >= 0, np.append(gpu, ABSENT)[found], device)
+
+
+def _syncs(
+    parts: Sequence[Sequence[Int64]],
+    ranks: Mapping[int, int],
+    placed: Sequence[Int64],
+    epoch_ns: int,
+) -> Syncs:
     """Synchronizations and records of events, from the columns of both tables.
 
     An id that a synchronization shares with a record names it; before 2025 there is none.
@@ -295,7 +316,7 @@ def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns:
     recorded = np.append(correlation[records], ABSENT)[recorder]
     return Syncs(
         kind=kind.astype(np.int8),
-        device=device.astype(np.int32),
+        device=_gpus_of(device, process, placed).astype(np.int32),
         stream=stream,
         start_ns=np.where(is_record, ABSENT, start + epoch_ns),
         correlation=correlation,
