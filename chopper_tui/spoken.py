@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.analyses.gaps import longest_gap, timeline_of_gap
-from chopper_core.columns import METRICS, Metric
+from chopper_core.columns import METRICS, Metric, registered
 from chopper_core.columns.filter import only
 from chopper_core.model.glossary import OPERATIONS
 from chopper_core.model.phrases import level_title
@@ -452,7 +452,7 @@ def _names(run: Run, text: str) -> tuple[str, str] | None:
 
 def _column_named(words: Sequence[str]) -> Metric | None:
     """The registered column whose title has the words and little else."""
-    known = [Offer(each.title, "", "", name) for name, each in METRICS.items()]
+    known = [Offer(each.title, "", "", each.name) for each in registered()]
     found = found_among(known, words, is_whole=True)[:1] if words else []
     return METRICS[found[0].argument] if found else None
 

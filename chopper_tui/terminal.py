@@ -10,7 +10,7 @@ import signal
 import sys
 import termios
 import time
-from _thread import get_ident, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
@@ -78,7 +78,10 @@ def guard_mapped_files() -> None:
         return
     import ctypes  # numpy has imported it
 
+    is_ending = allocate_lock()
+
     def end_lost(number: int) -> None:
+        is_ending.acquire()  # Never released: of threads that read it together the first says so.
         with suppress(Exception):
             _restore()
         with suppress(OSError):

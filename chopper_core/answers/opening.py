@@ -262,6 +262,8 @@ def work_out(store: str, progress: Progress = silent, jobs: int | None = None) -
         report()
     finally:
         os.close(left)
+        if run.derived is not None:
+            run.derived.remove_halves()  # A process that is left, or killed, ends at any moment.
 
 
 def _parts(run: Run) -> list[tuple[str, ...]]:

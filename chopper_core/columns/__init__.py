@@ -23,6 +23,7 @@ from chopper_core.columns.lookup import (
     is_measured as is_measured,
     metric_named as metric_named,
     nearest_names as nearest_names,
+    registered as registered,
     worst_first as worst_first,
 )
 from chopper_core.columns.metric import (

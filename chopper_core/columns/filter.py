@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.columns import METRICS, Metric, Values, find_column, nearest_names
+from chopper_core.columns import METRICS, Metric, Values, find_column, nearest_names, registered
 from chopper_core.columns.derived import is_difference, underlying
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.parallel import DIMENSIONS
@@ -354,12 +354,12 @@ def _column(rows: FilterRows, text: str) -> tuple[str, float]:
     """The name of a column, and the divisor of the unit that its heading names; empty: none."""
     if text in rows.names or underlying(text) in METRICS:
         return text, 0.0
-    for known in (rows.columns, METRICS.values()):
+    for known in (rows.columns, registered()):
         if found := find_column(text, known):
             return found[0].name, found[1]
     if (shown := _worded_heading(rows.columns, text)) is not None:
         return shown.name, 0.0
-    first = next((each.name for each in METRICS.values() if text == each.title.split(" ")[0]), "")
+    first = next((each.name for each in registered() if text == each.title.split(" ")[0]), "")
     return first, 0.0
 
 

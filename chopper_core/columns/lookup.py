@@ -106,6 +106,18 @@ def _of_plugin(name: str, plugin: Plugin) -> Metric:
     return METRICS[name]
 
 
+def registered() -> list[Metric]:
+    """All metrics: those of this package in their order, then those of each other module in its;
+    such modules are imported in any order."""
+    others = (each for name, each in METRICS.items() if name not in _OWN)
+    return [*map(METRICS.__getitem__, _OWN), *sorted(others, key=_module)]
+
+
+def _module(known: Metric) -> str:
+    """Where a metric is computed, its name bound or not."""
+    return str(getattr(known.compute, "func", known.compute).__module__)
+
+
 def find_column(text: str, known: Iterable[Metric]) -> tuple[Metric, float] | None:
     """The column of a name, a title, or a heading as tables show it, without regard to case.
 
@@ -139,7 +151,7 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
     for text in texts:
         name = text.lstrip("-+")
         if name and name not in METRICS:
-            column = find_column(name, known) or find_column(name, METRICS.values())
+            column = find_column(name, known) or find_column(name, registered())
             text = text.replace(name, column[0].name) if column else text
         found.append(text)
     return tuple(found)
@@ -153,7 +165,7 @@ def worst_first(name: str) -> str:
 
 def nearest_names(name: str) -> str:
     titles = (name, name.rpartition("_")[0])  # time_ms: a title with a unit
-    near = [known.name for known in METRICS.values() if known.title in titles]
+    near = [known.name for known in registered() if known.title in titles]
     near = near or near_names(name, METRICS)
     hint = f"; did you mean {' or '.join(near)}?" if near else ";"
     return f"{hint} `chopper metrics` lists all"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,10 +12,12 @@ from chopper_core.align.checks import doubts_of_file, explained, without_impossi
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.steps import is_step
+from chopper_core.ingest.joining import on_one_clock
 from chopper_core.ingest.rank import merged
 from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import Gpu, Source
+from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostSteps, StreamWaits, side_tables
 from chopper_core.model.table import KernelTable, Rule, whole_codes
@@ -35,6 +37,7 @@ from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index, Int32
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, isin
+from chopper_core.util.patterns import natural_key
 
 _REGION: Final = "code of the roctx range"
 _OTHER_RUN: Final = "belongs to another profiled run, with fewer dispatches than the one shown"
@@ -50,24 +53,34 @@ _SHARED: Final = (
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 
-def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:
-    """A run made of profiled dispatches: of several profiled runs, the one with the most."""
+def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], overrides: Overrides) -> Run:
+    """A run made of profiled dispatches: of several profiled runs, the one with the most.
+
+    The hosts of a run have ranks one after the other.
+    """
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
     if not len(chosen.dispatches):
         raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
-    dispatches = chosen.dispatches
-    is_timed = bool((dispatches.start_ns >= 0).any())
-    if not is_timed:
-        # They keep their order, 1 ns after each other, with a duration of 0 ns.
-        order = np.arange(len(dispatches), dtype=np.int64)
-        dispatches = replace(dispatches, start_ns=order, end_ns=order)
-    timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
-    traces = by_rank(_trace(chosen, dispatches, timed, is_timed))
-    read = [_rank(chosen, each, len(dispatches) - len(timed)) for each in traces]
-    ranks, devices = [rank for rank, _ in read], [one for _, own in read for one in own]
-    run = ranks[0] if len(ranks) == 1 else merged(ranks, traces[0].ranks_from)
-    placed = enumerate(devices) if run.table.has_times else ()
-    sampled = [(each, gpu, 0) for gpu, own in placed for each in chosen.sampled if each.gpu == own]
+    together = [run for run in dispatch_runs if run is chosen or _ran_with(run, chosen)]
+    together.sort(key=lambda run: natural_key(run.host))
+    read: list[tuple[Run, DispatchRun, Sequence[int]]] = []
+    for each in together:
+        for place, (trace, without_times) in enumerate(_traces(each)):
+            rank, devices = _rank(each, trace, len(read), without_times, is_first=not place)
+            read.append((rank, each, devices))
+    ranks = [rank for rank, _, _ in read]
+    run = ranks[0] if len(ranks) == 1 else merged(ranks, _RANKS_FROM)
+    run = on_one_clock(run, overrides) if len(together) > 1 else run
+    shifts = {rank: clock.correction_ns for clock in run.hosts for rank in clock.ranks}
+    placed = [(of, device) for _, of, devices in read for device in devices]
+    sampled = [
+        (each, gpu.index, shifts.get(gpu.rank, 0))
+        for gpu, (of, device) in zip(run.gpus, placed, strict=True)
+        for each in (of.sampled if run.table.has_times else ())
+        if each.gpu == device
+    ]
+    used = {path for each in together for path in each.paths}
+    infos = [info for each in reversed(together) for info in each.counter_info.items()]
     return replace(
         run,
         name=name,
@@ -75,18 +88,44 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
             (str(path), _OTHER_GROUP if other.sampled and chosen.sampled else _OTHER_RUN)
             for other in dispatch_runs
             for path in other.paths
-            if path not in chosen.paths
+            if path not in used
         ),
-        counter_info=dict(chosen.counter_info),
+        counter_info=dict(infos),
         measured=counter_signals(sampled),
-        described_hardware=hardware_of_agent(chosen.agents[devices[0]], hardware),
+        described_hardware=hardware_of_agent(placed[0][0].agents[placed[0][1]], overrides.hardware),
     )
 
 
-def _rank(chosen: DispatchRun, trace: Trace, without_times: int) -> tuple[Run, Sequence[int]]:
-    """The run of one process, or of all; and the number of the agent of each of its GPUs."""
-    number = trace.rank or 0
-    untimed = 0 if number else without_times  # They are of the run, and count once.
+def _ran_with(run: DispatchRun, chosen: DispatchRun) -> bool:
+    """Whether the processes of another host took part in a run, by their files."""
+    is_beside = bool(run.host) and (run.folder, run.format) == (chosen.folder, chosen.format)
+    return is_beside and run.host != chosen.host and _is_timed(run) and _is_timed(chosen)
+
+
+def _is_timed(run: DispatchRun) -> bool:
+    return bool((run.dispatches.start_ns >= 0).any())
+
+
+def _traces(run: DispatchRun) -> Iterator[tuple[Trace, int]]:
+    """The traces of the processes of a host, or of all; and how many dispatches have no time."""
+    dispatches = run.dispatches
+    if not (is_timed := _is_timed(run)):
+        # They keep their order, 1 ns after each other, with a duration of 0 ns.
+        order = np.arange(len(dispatches), dtype=np.int64)
+        dispatches = replace(dispatches, start_ns=order, end_ns=order)
+    timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
+    for trace in by_rank(_trace(run, dispatches, timed, is_timed)):
+        yield trace, len(dispatches) - len(timed)
+
+
+def _rank(
+    of: DispatchRun, trace: Trace, number: int, without_times: int, *, is_first: bool
+) -> tuple[Run, Sequence[int]]:
+    """The run of one process, or of all; and the number of the agent of each of its GPUs.
+
+    What is of a host counts for the first of its ranks.
+    """
+    untimed = without_times if is_first else 0
     copies = int(np.count_nonzero(trace.activities.category == ActivityCategory.MEMCPY))
     events = {
         "dispatch": len(trace.activities) - copies + untimed,
@@ -96,9 +135,9 @@ def _rank(chosen: DispatchRun, trace: Trace, without_times: int) -> tuple[Run, S
     trace, doubts = without_impossible(trace)
     aligned = align_rank(trace)
     table = _named_by_ranges(aligned.table, trace.names)
-    if chosen.dispatches.counters and table.has_times:
+    if of.dispatches.counters and table.has_times:
         table = table.with_measured({COUNTER_DURATION: table.duration_ns.astype(np.float64)})
-    agents = [chosen.agents[device] for device in aligned.devices]
+    agents = [of.agents[device] for device in aligned.devices]
     gpus = tuple(
         Gpu(place, number, agent.node_id, agent.product or agent.name, pci=agent.pci)
         for place, agent in enumerate(agents)
@@ -106,7 +145,7 @@ def _rank(chosen: DispatchRun, trace: Trace, without_times: int) -> tuple[Run, S
     kinds = (StreamWaits, HostSteps) if table.has_times else ()
     stated = [aligned.side_tables[kind] for kind in kinds if kind in aligned.side_tables]
     source = Source(
-        path=", ".join(map(str, chosen.paths)),
+        path=", ".join(map(str, of.paths)),
         size_bytes=trace.size_bytes,
         rank=number,
         rank_from="the only profiled run",
@@ -116,10 +155,11 @@ def _rank(chosen: DispatchRun, trace: Trace, without_times: int) -> tuple[Run, S
             "dispatches without times": untimed if table.has_times else len(table),
             "communication kernels": aligned.findings["communication kernels"],
         },
-        losses=tuple(chosen.losses.notes),
-        notes=() if number else (*chosen.join_notes, *trace.losses.notes),
+        losses=tuple(of.losses.notes),
+        notes=(*of.join_notes, *trace.losses.notes) if is_first else (),
         clock=f"{CLOCK_BOOTTIME}: since boot, without a date" if table.has_times else NO_CLOCK,
-        facts={"format": chosen.format, "passes": str(chosen.passes)},
+        facts={"format": of.format, "passes": str(of.passes)},
+        host=of.host,
         doubts=(*explained(doubts, aligned.doubts), *doubts_of_file(trace)),
     )
     run = Run(

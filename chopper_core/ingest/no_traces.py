@@ -76,7 +76,7 @@ def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:
     if not dispatch_runs:
         return None
     overrides = opening.overrides
-    run = run_of_dispatches(opening.name, dispatch_runs, overrides.hardware)
+    run = run_of_dispatches(opening.name, dispatch_runs, overrides)
     run = replace(run, skipped=(*run.skipped, *found.unread().items()))
     return with_sources(with_overrides(run, overrides), opening, None)
 

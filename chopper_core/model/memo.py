@@ -178,6 +178,9 @@ class DerivedValues(Protocol):
     def wait(self) -> None:
         """Wait until all is written."""
 
+    def remove_halves(self) -> None:
+        """Remove what processes that have ended were writing."""
+
 
 class LazyMap(Mapping[Key, T]):
     """The values of known keys, each made when it is first asked for; the latest ones are kept."""

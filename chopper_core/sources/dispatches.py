@@ -82,6 +82,10 @@ class DispatchRun(Struct, frozen=True):
     join_notes: Sequence[str]
     """One sentence per dispatch or value that joining passes left out or found ambiguous."""
     losses: Losses
+    host: str = ""
+    """The host of its processes, where others took part in the run or the file names it."""
+    folder: Path | None = None
+    """Above those of passes, hosts and ranks."""
     sampled: Sequence[SampledCounter] = ()
     """Counters of whole GPUs over time, of the execution that `dispatches` has the times of."""
     syncs: Syncs = blank(Syncs)

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.model.inputs import BY_PROCESS
 from chopper_core.sources.nvtx import operator_of
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.trace import (
@@ -56,6 +57,8 @@ EXAMPLE: Final = "nsys export --type sqlite report.nsys-rep"
 SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 
 _KIND: Final = "CUPTI_ACTIVITY_KIND_"
+_HOST: Final = "SELECT 0, value FROM {} WHERE name = 'Hostname'"
+_SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 _GRAPHS: Final = _KIND + "GRAPH_TRACE"
 _COLUMN: Final = late(r"\b(?:start|end|bytes|text|[a-z]+[A-Z]\w*)\b")
@@ -93,9 +96,10 @@ _CALLS: Final = "SELECT start, end, globalTid, correlationId, nameId FROM {}"
 _RANGES: Final = "SELECT start, end, globalTid, textId, row FROM {} WHERE eventType IN (59, 60)"
 """Ranges that are pushed and popped, and those that start and end."""
 _OWN_TEXTS: Final = "SELECT row, text FROM {} WHERE typeof(text) = 'text' AND eventType IN (59, 60)"
-_RANKS_FROM: Final = "processes of the report, in the order of their GPUs"
 _WARNING: Final = 2
 """The lowest severity of what Nsight Systems says went wrong: 1 informs, 3 is an error."""
+_DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
+"""Which GPU of the node a process calls 0, 1 …: CUDA_VISIBLE_DEVICES hides others from it."""
 _DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _SAID: Final = f"SELECT severity, text FROM {{}} WHERE severity >= {_WARNING}"
 _EXPORT: Final = "META_DATA_EXPORT"
@@ -165,6 +169,11 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             dates = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
             epoch_ns = max([0, *(date for date in dates[:1].tolist() if date < LATEST_NS)])
         gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
+        placed = [np.empty(0, np.int64)] * 3
+        if _DEVICES in tables:
+            query = "SELECT pid, cudaId, gpuId FROM {}"
+            placed = database.integers(_DEVICES, asked(_DEVICES, query), 3, losses)
+        host = rows(_SYSTEM, _HOST).get(0, "")
         version = rows(_EXPORT, f"SELECT 0, value FROM {{}} WHERE name = '{_VERSION_OF_EXPORT}'")
         losses.newer = newer_than(version.get(0, ""), _NEWEST)
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
@@ -201,6 +210,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             "kernels, which `nsys profile --cuda-graph-trace=node` does."
         )
     process = known_processes(device, process)
+    device = _gpus_of(device, process, placed)
     ranks = ranks_of_processes(device, process)
     is_sized = (grid > 0) & (grid < _MAX_GRID) & (block > 0)
     shapes, shape = ranked(np.where(is_sized, (grid << 11) + block, ABSENT))
@@ -250,7 +260,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         path=path,
         size_bytes=path.stat().st_size,
         metadata={
-            "deviceProperties": [{"id": number, "name": gpu} for number, gpu in gpus.items()]
+            "deviceProperties": [{"id": number, "name": gpu} for number, gpu in gpus.items()],
+            **({"hostname": host} if host else {}),
         },
         names=list(names),
         threads=[
@@ -261,7 +272,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         activities=activities,
         launches=launches,
         ranges=ranges,
-        syncs=_syncs(stated, ranks, epoch_ns),
+        syncs=_syncs(stated, ranks, placed, epoch_ns),
         inputs=list(inputs),
         launch_shapes=[
             LaunchShape(pair >> 11, pair & 2047) if pair > 0 else LaunchShape(ABSENT, ABSENT)
@@ -275,12 +286,26 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         event_counts=counts | unused,
         unused_events=unused,
         unread_fields=unread,
-        ranks_from=_RANKS_FROM,
+        ranks_from=BY_PROCESS,
         losses=losses,
     )
 
 
-def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns: int) -> Syncs:
+def _gpus_of(device: Int64, process: Int64, placed: Sequence[Int64]) -> Int64:
+    """The GPU of the node that each activity ran on; its device where the report doesn't say."""
+    pid, own, gpu = placed
+    pids = process >> _BITS & ((1 << _BITS) - 1)
+    codes = numbered_rows((np.concatenate([pid, pids]), np.concatenate([own, device])))
+    found = first_equal(codes[: len(pid)], codes[len(pid) :])
+    return np.where(found >= 0, np.append(gpu, ABSENT)[found], device)
+
+
+def _syncs(
+    parts: Sequence[Sequence[Int64]],
+    ranks: Mapping[int, int],
+    placed: Sequence[Int64],
+    epoch_ns: int,
+) -> Syncs:
     """Synchronizations and records of events, from the columns of both tables.
 
     An id that a synchronization shares with a record names it; before 2025 there is none.
@@ -295,7 +320,7 @@ def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns:
     recorded = np.append(correlation[records], ABSENT)[recorder]
     return Syncs(
         kind=kind.astype(np.int8),
-        device=device.astype(np.int32),
+        device=_gpus_of(device, process, placed).astype(np.int32),
         stream=stream,
         start_ns=np.where(is_record, ABSENT, start + epoch_ns),
         correlation=correlation,

@@ -248,6 +248,11 @@ class Derived:
         for each in self._writers:
             each.join()
 
+    def remove_halves(self) -> None:
+        """Remove what processes that have ended were writing."""
+        for folder in self._folders:
+            atomic.remove_abandoned(folder)
+
     def _at(self, key: tuple[object, ...], folder: Path) -> Kept:
         self._state = self._state or self._state_of()
         is_private = self._folders[folder]

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from chopper_core.analyses import registry as registry
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import LabelledRows
-from chopper_core.columns import METRICS, Metric, Values
+from chopper_core.columns import Metric, Values, registered
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
@@ -82,7 +82,7 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
         if self.of not in (FIGURE, SUMS):
             return ()
         return tuple(
-            name for name, each in METRICS.items() if self.of == FIGURE or each.reduces == SUMS
+            each.name for each in registered() if self.of == FIGURE or each.reduces == SUMS
         )
 
 

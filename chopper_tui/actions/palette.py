@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.columns import METRICS, Metric, Scope
+from chopper_core.columns import METRICS, Metric, Scope, registered
 from chopper_core.columns.filter import only
 from chopper_core.columns.lookup import why_missing
 from chopper_core.columns.quantities import QUANTITIES
@@ -271,7 +271,7 @@ def _meanings(screen: Explorer, text: str) -> list[Offer]:
 
 def definition(screen: Explorer, word: str) -> tuple[str, str] | None:
     """A column, quantity, term or operation of a name, with its definition; None: there is none."""
-    columns = (*screen.frame.columns, *screen.frame.more, *METRICS.values())
+    columns = (*screen.frame.columns, *screen.frame.more, *registered())
     known = {title: text for each in columns for title, text in ((each.title, each.definition),)}
     known |= {each.name: each.definition for each in QUANTITIES.values() if each.name not in known}
     known = {**OPERATIONS, **TERMS, **known}
@@ -385,7 +385,7 @@ def _figures(screen: Explorer) -> Iterator[Offer]:
     for column in screen.frame.columns:
         yield Offer(f"Sort by: {column.title}", column.definition, "sort", column.name)
     shown = {column.name for column in screen.frame.columns}
-    for column in screen.frame.more if screen.view.name else METRICS.values():
+    for column in screen.frame.more if screen.view.name else registered():
         if column.name not in shown:
             title = f"Column: {column.title}"
             yield Offer(title, column.definition, "columns", f"+{column.name}")

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.columns import METRICS, Metric, Reduces, Theme, Values, metric_named
+from chopper_core.columns import Metric, Reduces, Theme, Values, metric_named, registered
 from chopper_core.columns.counters import lacking as lacking_counters
 from chopper_core.columns.lookup import reasons
 from chopper_core.model.attributes import attribute_text, attributes_at
@@ -30,7 +30,7 @@ _REST: Final = "more of the trace"
 
 
 def _of(theme: Theme) -> tuple[str, ...]:
-    return tuple(metric.name for metric in METRICS.values() if metric.theme == theme)
+    return tuple(metric.name for metric in registered() if metric.theme == theme)
 
 
 _KINDS: Final = {
@@ -131,7 +131,8 @@ def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure
     own = {column.name: _figure(column, frame.values[column.name], row) for column in frame.columns}
     shown = own if pointed is None else {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
-    others = [name for name in METRICS if name not in shown and name != "share_pct"]
+    known = (each.name for each in registered())
+    others = [name for name in known if name not in shown and name != "share_pct"]
     if pointed is not None:
         return pointed, "kernel", figures_shown(run, frame.target(row), others)
     if frame.view.name in ("", OVERVIEW):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import mmap
 import multiprocessing.util
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -246,14 +246,11 @@ def test_a_terminal_that_is_closed_leaves_the_exit_code(
 
 
 def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
-    run_and_store: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    wording: Wording,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """SIGBUS killed the explorer with the terminal in its hands; a copy over a store cuts it."""
     store = tmp_path / "store"
-    shutil.copytree(run_and_store[1], store)
+    write_store(sample_run(), store)
 
     def opened(*arguments: Any, **given: Any) -> Run:
         run = open_view(*arguments, **given)
@@ -266,6 +263,30 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
     code = in_child(["show", str(store)], tmp_path / "log", lambda: None)
     assert code == 128 + signal.SIGBUS
     wording((tmp_path / "log").read_text(), "SIGBUS")
+
+
+def test_threads_that_read_a_file_cut_short_together_say_so_once(tmp_path: Path) -> None:
+    path, together, lost = tmp_path / "file", threading.Barrier(8), threading.Barrier(8)
+    path.write_bytes(bytes(mmap.PAGESIZE))
+
+    def read_together(mapped: mmap.mmap) -> None:
+        together.wait()
+        mapped[0]
+
+    def lose() -> None:
+        terminal.guard_mapped_files()
+        terminal.restore_with(lambda: lost.wait(0.3))
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        os.truncate(path, 0)
+        readers = [threading.Thread(target=read_together, args=(mapped,)) for _ in range(8)]
+        for each in readers:
+            each.start()
+        for each in readers:
+            each.join()
+
+    assert in_child(["--version"], tmp_path / "log", lose) == 128 + signal.SIGBUS
+    assert (tmp_path / "log").read_text().count("\n") == 1
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

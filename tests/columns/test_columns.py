@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chopper_core.columns import column, parse_columns
+from chopper_core.analyses import registry as registry
+from chopper_core.columns import METRICS, column, lookup, parse_columns, registered
 from chopper_core.columns.metric import Reduces
 from chopper_core.model.units import Unit
 
@@ -33,3 +34,15 @@ def test_what_a_declaration_leaves_out_is_empty() -> None:
 def test_an_unknown_unit_or_reduction_is_refused(heading: str) -> None:
     with pytest.raises(ValueError):
         column(f"{heading}\n    Text.")
+
+
+def test_metrics_are_listed_alike_whatever_was_imported_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = registered()
+    assert len(known) == len(METRICS)
+    modules = dict.fromkeys(map(lookup._module, reversed(known)))
+    other = [each for module in modules for each in known if lookup._module(each) == module]
+    assert other != known
+    monkeypatch.setattr(lookup, "METRICS", {each.name: each for each in other})
+    assert registered() == known

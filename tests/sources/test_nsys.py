@@ -262,3 +262,60 @@ def test_a_kernel_whose_time_was_not_collected_has_none(tmp_path: Path) -> None:
     kernels = run.table.category == Category.KERNEL
     assert kernels.sum() == 3 and run.table.start_ns.min() > EPOCH_NS
     assert ("untimed", 1, 5) in [(doubt.code, doubt.count, doubt.of) for doubt in run.doubts]
+
+
+def test_a_device_that_others_are_hidden_from_is_the_gpu_that_it_is(tmp_path: Path) -> None:
+    """With CUDA_VISIBLE_DEVICES each process calls its GPU 0: the first has GPU 1 of the node here,
+    the second GPU 0. Their metrics are those of these GPUs, and ranks are in their order."""
+    path = write(tmp_path / "node.sqlite", 2)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 0")
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET deviceId = 0")
+        db.execute("CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid, uuid)")
+        db.execute("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (1, 0, 500, 'b'), (0, 0, 501, 'a')")
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = 77 "
+                   f"WHERE globalPid = {(1 << 48) + (500 << 24)}")  # fmt: skip
+        db.execute("CREATE TABLE GPU_METRICS (timestamp, typeId, metricId, value)")
+        db.execute("CREATE TABLE TARGET_INFO_GPU_METRICS (metricId, metricName)")
+        db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (1, 'SMs Active [Throughput %]')")
+        db.executemany(
+            "INSERT INTO GPU_METRICS VALUES (?, ?, 1, ?)",
+            [(at, (1 << 48) + gpu, 30 + 40 * gpu) for at in range(0, 300_000, 10_000)
+             for gpu in (0, 1)],
+        )  # fmt: skip
+    db.close()
+    run = open_run(str(path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 0), (1, 1)]
+    frame = query(run, parse("R?columns=sm_active_pct,grid&cut=1"))
+    rows = [frame.row(number) for number in range(2)]
+    assert [(row["sm_active_pct"], row["grid"] == 77) for row in rows] == [(30, False), (70, True)]
+
+
+def test_reports_of_several_nodes_have_ranks_one_after_the_other(tmp_path: Path) -> None:
+    """Each has the processes of its node, and names it; processes of a node are on one clock."""
+    for number in (2, 10):
+        path = write(tmp_path / f"report.{number}.sqlite", 2)
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid, name, value)")
+            db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, 'Hostname', ?)",
+                       (f"node{number}",))  # fmt: skip
+        db.close()
+    run = open_run(str(tmp_path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    files = [(Path(source.path).name, source.rank, source.host) for source in run.sources]
+    assert files == [
+        ("report.2.sqlite", 0, "node2"), ("report.2.sqlite", 1, "node2"),
+        ("report.10.sqlite", 2, "node10"), ("report.10.sqlite", 3, "node10"),
+    ]  # fmt: skip
+    assert [(clock.name, clock.ranks) for clock in run.hosts] == [
+        ("node2", (0, 1)),
+        ("node10", (2, 3)),
+    ]
+
+
+def test_a_node_with_one_process_comes_where_its_report_does(tmp_path: Path) -> None:
+    for number, processes in ((1, 2), (2, 1), (3, 2)):
+        write(tmp_path / f"report.{number}.sqlite", processes)
+    run = open_run(str(tmp_path), jobs=1)
+    found = [(Path(source.path).name[7], source.rank) for source in run.sources]
+    assert found == [("1", 0), ("1", 1), ("2", 2), ("3", 3), ("3", 4)]

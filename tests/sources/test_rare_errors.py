@@ -13,6 +13,7 @@ import pytest
 from chopper_core.extensions.chakra import et
 from chopper_core.ingest.counter_run import run_of_dispatches
 from chopper_core.ingest.open import open_run
+from chopper_core.model.overrides import NO_OVERRIDES
 from chopper_core.sources.counters import device_samples, rocpd
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.tables.database import opened_database
@@ -75,7 +76,7 @@ def test_device_samples_without_a_kernel(tmp_path: Path) -> None:
 
 def test_counters_without_a_dispatch() -> None:
     with pytest.raises(DataError, match=r"a.csv has no kernel dispatches"):
-        run_of_dispatches("R", [made_run([], {})], "")
+        run_of_dispatches("R", [made_run([], {})], NO_OVERRIDES)
 
 
 def test_rocpd_with_more_rows_than_fit(

@@ -26,10 +26,10 @@ from tests.conftest import ROOT
 from tests.demo import small_files
 
 WORKING = """
-import os, sys
+import os, pathlib, sys
 from chopper_core.answers import opening
 from chopper_core.model import run as run_module
-from chopper_core.util import workers
+from chopper_core.util import atomic, workers
 from chopper_core.util.progress import Cancelled
 from chopper_core.views import overlap
 store, log, jobs, how = sys.argv[1:]
@@ -40,6 +40,10 @@ def noted(run, name):
     to.write(f"{name or 'signals'} {os.getpid() if is_copy else 'here'}\\n".encode())
     if how == "killed" and name == "overlap" and is_copy:
         os.kill(os.getpid(), 9)
+    if how == "cancelled" and is_copy:  # It is ended while it writes.
+        derived = pathlib.Path(store, atomic.DERIVED)
+        derived.mkdir(exist_ok=True)
+        atomic.temporary_path(derived / "written", "new").touch()
     answer(run, name)
 opening._answer = noted
 if how == "short of memory":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.sources.counters import (
     cupti_ranges,
@@ -53,6 +54,8 @@ _PASS_FOLDER: Final = late(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
 _PART_FOLDER: Final = late(
     r"(?:rank|gpu|device|node|worker|process|pid|proc)[_-]?\d+|\d+|out", re.IGNORECASE
 )
+_NAMED_HOST: Final = late(r"(?:node|worker)[_-]?\d+", re.IGNORECASE)
+"""Folders of parts that hosts are called as, too."""
 _PROCESS_FILE: Final = late(r"\d+_\w+")
 _DOMAIN: Final = late(
     r"[_-]?(?:counter_collection|kernel_trace|memory_copy_trace|agent_info|results|"
@@ -114,7 +117,9 @@ def read_found(
         folder, host, pass_number = _place(file)
         try:
             with reading(file.path):
-                processes += [ProcessRun(run, folder, host, pass_number) for run in read(progress)]
+                processes += [
+                    ProcessRun(run, folder, run.host or host, pass_number) for run in read(progress)
+                ]
         except DataError as error:
             if file.path in paths:
                 raise
@@ -179,7 +184,8 @@ def _place(file: SourceFile) -> tuple[Path, str, int | None]:
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
     host = ""
-    if folders and _PROCESS_FILE.match(file.path.stem) and not _is_layout(folders[-1]):
+    is_host = folders and (_NAMED_HOST.fullmatch(folders[-1]) or not _is_layout(folders[-1]))
+    if is_host and _PROCESS_FILE.match(file.path.stem):
         host = folders.pop()
     number = None
     for place, folder in enumerate(folders):
@@ -255,7 +261,7 @@ class ProcessRun(Struct, frozen=True):
     folder: Path
     """The folder of the run."""
     host: str
-    """The folder named after the host by rocprofv3, or ''."""
+    """The host that the file names, else the folder named after it by rocprofv3, or ''."""
     pass_number: int | None
 
 
@@ -268,29 +274,39 @@ def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
         for process in group:
             groups.setdefault((folder, tool, process.host if by_host else ""), []).append(process)
     return [
-        one_after_another([join_passes(program) for program in _programs(group)])
-        for group in _side_by_side(groups)
+        replace(
+            one_after_another([join_passes(program) for program in _programs(group)]),
+            host=host,
+            folder=folder,
+        )
+        for folder, host, group in _side_by_side(groups)
     ]
 
 
 def _hosts_ran_together(group: Sequence[ProcessRun]) -> bool:
     """Return whether several hosts took part in one pass, so that their GPUs differ."""
-    hosts = {(process.pass_number, process.host) for process in group}
-    return len(hosts) > len({number for number, _ in hosts})
+    passes = [
+        (process.pass_number, frozenset(process.run.dispatches.counters)) for process in group
+    ]
+    hosts = {(one, process.host) for one, process in zip(passes, group, strict=True)}
+    return len(hosts) > len(set(passes))
 
 
-def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list[list[ProcessRun]]:
-    """Merge sibling folders that measured different counters of one program."""
-    merged: list[tuple[tuple[Path, str, str], list[ProcessRun]]] = []
+def _side_by_side(
+    groups: dict[tuple[Path, str, str], list[ProcessRun]],
+) -> list[tuple[Path, str, list[ProcessRun]]]:
+    """Merge sibling folders that measured different counters of one program; with the folder of
+    each and the host, if several took part."""
+    merged: list[tuple[tuple[Path, str, str], Path, list[ProcessRun]]] = []
     for (folder, tool, host), group in groups.items():
         key = (folder.parent, tool, host)
-        near = (others for other_key, others in merged if other_key == key)
+        near = (others for other_key, _, others in merged if other_key == key)
         same = next((others for others in near if _is_same_program(others, group)), None)
         if same is None:
-            merged.append((key, list(group)))
+            merged.append((key, folder, list(group)))
         else:
             same += group
-    return [group for _, group in merged]
+    return [(folder, host, group) for (_, _, host), folder, group in merged]
 
 
 def _is_same_program(ones: Sequence[ProcessRun], others: Sequence[ProcessRun]) -> bool:

@@ -33,6 +33,7 @@ from chopper_core.tables.columns import (
     GrowingColumn,
     GrowingColumns,
     codes_of,
+    cut_name,
     float_column,
     int_column,
 )
@@ -139,6 +140,7 @@ _REGISTERS: Final = {"vgprs": "arch_vgpr_count", "accumulators": "accum_vgpr_cou
 _LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
     "strings": ("rocpd_string", "string"),
     "kernels": ("rocpd_info_kernel_symbol", "display_name", "kernel_name", *_REGISTERS.values()),
+    "hosts": ("rocpd_info_node", "hostname"),
     "pids": ("rocpd_info_process", "pid"),
     "threads": ("rocpd_info_thread", "tid"),
     "counters": ("rocpd_info_pmc", "name", "units", "description", "agent_id"),
@@ -553,7 +555,8 @@ class _Reader:
             if (stacks := barriers.get(id(process))) is not None:
                 process.stacks = stacks
                 run = replace(run, syncs=process.syncs(run.dispatches))
-            runs.append(replace(run, sampled=sampled))
+            named = (host for (host,) in process.known["hosts"].values() if host)
+            runs.append(replace(run, sampled=sampled, host=cut_name(str(next(named, "")))))
         if runs:
             losses, folder = runs[0].losses, "/".join(self._path.parts[-2:])
             losses.truncated |= self._losses.truncated

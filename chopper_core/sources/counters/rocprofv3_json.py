@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent, counter_info
 from chopper_core.sources.counters.references import AgentTable, gpus_by_id
@@ -22,7 +23,14 @@ from chopper_core.sources.counters.tables import DispatchTable, copy_name
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns, GrowingColumns, Interner, codes_of, int_column
+from chopper_core.tables.columns import (
+    Columns,
+    GrowingColumns,
+    Interner,
+    codes_of,
+    cut_name,
+    int_column,
+)
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
@@ -183,6 +191,7 @@ class _JsonProcess:
         self.losses = Losses()
         self.table = DispatchTable(self.losses, sums_instances=True)
         self._pid = ABSENT
+        self._host = ""
         self._known: dict[str, list[Any]] = {name: [] for name in _RECORD_TYPES}
         """The records that explain ids."""
         self._used: dict[str, Interner] = {"name": Interner(), "gpu": Interner()}
@@ -257,7 +266,7 @@ class _JsonProcess:
             f"{name}.{field}" for name, unread in self._unread.items() for field in unread.names
         )
         table.unused |= dict.fromkeys(sorted((*self._skipped, *fields)))
-        return table.finish(path, FORMAT, infos, counters)
+        return replace(table.finish(path, FORMAT, infos, counters), host=self._host)
 
     def _operations(self, columns: Columns, of_text: Callable[[str], int]) -> Int64:
         """What a function makes of the name of each row's operation; ABSENT without a name."""
@@ -324,11 +333,16 @@ class _JsonProcess:
 
     def _take_metadata(self, text: bytes) -> None:
         try:
-            pid = json.loads(text.decode("utf-8", "replace"), strict=False)["pid"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            metadata = json.loads(text.decode("utf-8", "replace"), strict=False)
+        except (ValueError, RecursionError):
             return
+        if not isinstance(metadata, dict):
+            return
+        pid, node = metadata.get("pid"), metadata.get("node")
         if type(pid) is int and 0 <= pid < _MAX_PID:
             self._pid = pid
+        if isinstance(node, dict) and isinstance(host := node.get("hostname"), str):
+            self._host = cut_name(host)
 
     def _add_dispatches(self, columns: Columns) -> Int64:
         for name, numbers in self._used.items():

@@ -24,6 +24,7 @@ from chopper_core.columns import (
     column_names,
     metric_named,
     numbered,
+    registered,
 )
 from chopper_core.columns.derived import Statistic, instance_levels, is_difference
 from chopper_core.columns.filter import NAME
@@ -141,12 +142,12 @@ class Columns:
         """The columns that can be asked for and aren't shown: the view's own, then registered."""
         own = [each for each, _ in self.own.values() if each not in self.metrics]
         known = {*self.own, *(each.name for each in self.metrics)}
-        registered = [
+        others = [
             each
-            for each in (METRICS.values() if self._has_nodes else ())
+            for each in (registered() if self._has_nodes else ())
             if each.name not in known and not missing_throughout(each, self._run.table)
         ]
-        return (*own, *registered)
+        return (*own, *others)
 
     def metric(self, name: str) -> Metric:
         if name in self.own:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -267,9 +268,11 @@ def test_calls_of_hip_and_copies_are_in_the_run(tmp_path: Path) -> None:
     assert run.sources[0].events == {"dispatch": 2, "copy": 1, "call": 3}
 
 
-def steps_of_process(pid: int, agent: int, shift_ns: int) -> dict[str, Any]:
-    """Three steps of 100 µs with a kernel each, launched at the end of the step."""
-    launches = [(step, 100_000 * step + shift_ns + 90_000) for step in (3, 4, 5)]
+def steps_of_process(
+    pid: int, agent: int, shift_ns: int, steps: Sequence[int] = (3, 4, 5)
+) -> dict[str, Any]:
+    """Steps of 100 µs with a kernel each, launched at the end of the step."""
+    launches = [(step, 100_000 * step + shift_ns + 90_000) for step in steps]
     times = [
         {"correlation_id": {"internal": step}, "thread_id": pid, "kind": 1, "operation": 0,
          "start_timestamp": at, "end_timestamp": at + 2_000}
@@ -347,3 +350,55 @@ def test_dispatches_without_a_valid_time_are_in_doubt(tmp_path: Path) -> None:
     run = open_run(str(path), jobs=1)
     assert int((run.table.category == Category.KERNEL).sum()) == 2
     assert [(doubt.code, doubt.count, doubt.of) for doubt in run.doubts] == [("untimed", 1, 3)]
+
+
+def test_hosts_of_a_run_are_ranks_on_one_clock(tmp_path: Path) -> None:
+    """Each host has one GPU, of the same number, and a clock since its own boot. An all-reduce ends
+    at one moment on both; the host that the name of its folder hides is in the file."""
+    boot_ns = {"frontier-2": 77_000_000_000, "frontier-10": 0}
+    for number, (host, since_boot) in enumerate(boot_ns.items()):
+        process = steps_of_process(800, 2, since_boot, range(3, 11))
+        process["metadata"]["node"] = {"hostname": host}
+        process["kernel_symbols"].append({
+            "kernel_id": 2, "kernel_name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        })  # fmt: skip
+        dispatches = process["buffer_records"]["kernel_dispatch"]
+        for one in list(dispatches):
+            begin = one["end_timestamp"] + 1_000 * (1 + number)
+            end = one["end_timestamp"] + 8_000
+            info = {**one["dispatch_info"], "kernel_id": 2}
+            info["dispatch_id"] += 100
+            dispatches.append({**one, "start_timestamp": begin, "end_timestamp": end,
+                               "dispatch_info": info})  # fmt: skip
+        folder = tmp_path / f"node{number}"
+        folder.mkdir()
+        text = json.dumps({"rocprofiler-sdk-tool": [process]})
+        (folder / "800_results.json").write_text(text)
+    run = open_run(str(tmp_path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 2), (1, 2)]
+    assert [source.host for source in run.sources] == ["frontier-2", "frontier-10"]
+    assert [(clock.name, clock.correction_ns) for clock in run.hosts] == [
+        ("frontier-2", 0), ("frontier-10", 77_000_000_000),
+    ]  # fmt: skip
+    table = run.table
+    kernels = table.category == Category.KERNEL
+    ends = [
+        sorted((table.start_ns + table.duration_ns)[kernels & (table.gpu == gpu)].tolist())
+        for gpu in (0, 1)
+    ]
+    assert ends[0] == ends[1] and len(ends[0]) == 16
+    assert not run.skipped
+
+
+def test_passes_on_different_hosts_are_passes(tmp_path: Path) -> None:
+    """Of one program, with other counters each: the hosts didn't take part in one run."""
+    for number, host in enumerate(("a", "b")):
+        written = process()
+        written["metadata"]["node"] = {"hostname": host}
+        written["counters"][0]["name"] = f"SQ_{host}"
+        (tmp_path / f"{number}_results.json").write_text(
+            json.dumps({"rocprofiler-sdk-tool": [written]})
+        )
+    run = open_run(str(tmp_path), jobs=1)
+    assert {gpu.rank for gpu in run.gpus} == {0} and not run.skipped
+    assert {"SQ_a", "SQ_b"} <= set(run.table.measured)
