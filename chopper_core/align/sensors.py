@@ -9,12 +9,16 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.doubts import Doubt, DoubtKind
 from chopper_core.model.hardware import hardware_of
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.signals import Signal
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.grouping import distinct, means_of, quantiles_of, ranked, ratios, run_starts
+from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_classes
 
 _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
 _LOADED_PCT: Final = 20.0
@@ -73,6 +77,20 @@ _FIGURES: Final = {
 }
 """The columns that a signal gives, where they aren't its own."""
 _OF_SOCKETS: Final = "repeats that of the socket they share: each has its part"
+_MAX_ROWS: Final = 1 << 18
+"""Of a larger table evenly chosen activities are compared."""
+_LONG_KERNEL_NS: Final = 2_000
+"""Shorter ones don't follow the clock."""
+_FAR_CLOCK: Final = 0.15
+"""Of the logarithm of a clock to the usual one: some 15 %."""
+_FOLLOWED: Final = 0.2
+"""Of what a clock makes a kernel longer that is bound by it: matrix kernels follow it by more."""
+_MOSTLY: Final = 0.8
+_STUCK_CHANGES: Final = 50
+"""A reading that doesn't change, while it usually would as often, is that of before."""
+_STUCK_NS: Final = 5 * 10**9
+_AT_CAP: Final = 0.97
+"""Of its cap a GPU may draw the same all the time."""
 _COVERED: Final = 0.9
 """The part of a run that telemetry has to cover."""
 
@@ -116,6 +134,7 @@ def believed(
         (_beyond, SignalName.MEM_C, "is beyond what they withstand"),
         (_beyond, SignalName.EDGE_C, "is beyond what they withstand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (_stuck, SignalName.POWER_W, "doesn't change under load"),
         (_without_clock, SignalName.GFX_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
         (_without_clock, SignalName.MEM_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
         (_zeros, SignalName.POWER_CAP_W, "reads 0 W"),
@@ -245,6 +264,48 @@ def _without_clock(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals
         if any(each.any() for each in wrong):
             found[gpu, signal] = list(map(_without, parts, wrong))
     return found
+
+
+def _stuck(telemetry: Telemetry, signal: SignalName, product: str) -> _Signals:
+    """Power that stays exactly the same while its GPU works, and not at its cap, for a time in
+    which the readings of the file usually change many times."""
+    own = {
+        gpu: each for gpu in range(len(telemetry.gpus)) if (each := _own(telemetry, gpu, signal))
+    }
+    longest = {gpu: _longest_run(each.value) for gpu, each in own.items()}
+    outside = [np.delete(np.diff(own[gpu].value), slice(*longest[gpu])) for gpu in own]
+    changes = np.concatenate([np.empty(0), *outside])
+    often = np.count_nonzero(changes) / max(len(changes), 1)
+    found: _Signals = {}
+    for gpu, (first, last) in longest.items():
+        power = own[gpu]
+        inside = np.arange(len(power)) > first
+        inside &= np.arange(len(power)) <= last
+        if often * (last - first) < _STUCK_CHANGES:
+            continue
+        if power.time_ns[last] - power.time_ns[first] < _STUCK_NS:
+            continue
+        use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
+        if use is None or np.nan_to_num(_at(use, power)[inside]).mean() <= _LOADED_PCT:
+            continue
+        cap = _own(telemetry, gpu, SignalName.POWER_CAP_W)
+        hardware = hardware_of(telemetry.gpus[gpu].model or product)
+        most = hardware.tdp_w if hardware is not None else inf
+        most = float(np.nanmin(cap.value, initial=inf)) if cap is not None else most
+        if power.value[first] < _AT_CAP * most:
+            parts = telemetry.signals[gpu, signal]
+            found[gpu, signal] = [
+                _without(each, inside) if each is power else each for each in parts
+            ]
+    return found
+
+
+def _longest_run(values: Float64) -> tuple[int, int]:
+    """The first and the last place of the longest run of equal values."""
+    starts = run_starts(values)
+    sizes = np.diff(starts, append=len(values))
+    at = int(np.argmax(sizes))
+    return int(starts[at]), int(starts[at] + sizes[at] - 1)
 
 
 def _zeros(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
@@ -387,6 +448,77 @@ def coverage(
             len(lacking), len(numbers), signals=_columns([*without]), gpus=tuple(lacking),
             text=text,
         )  # fmt: skip
+
+
+def without_clocks(
+    measured: Mapping[str, Signal], table: KernelTable, gpus: Sequence[int]
+) -> tuple[dict[str, Signal], KernelTable]:
+    """The signals of a run and the columns of its activities without the clock of some GPUs."""
+    kept = {}
+    for name, signal in measured.items():
+        if name.partition(".")[0] == SignalName.GFX_MHZ:
+            curves = {gpu: curve for gpu, curve in signal.curves.items() if gpu not in gpus}
+            signal = replace(signal, curves=curves)
+        if signal.curves:
+            kept[name] = signal
+    name, rows = SignalName.GFX_MHZ.value, np.isin(table.gpu, gpus)
+    columns = {
+        each: np.where(rows, np.nan, table.measured[each])
+        for each in (integral_of(name), known_of(name), samples_in(name))
+    }
+    return kept, table.with_measured(columns)
+
+
+def unlike_kernels(table: KernelTable) -> Iterator[Doubt]:
+    """GPUs whose clock reads far from the others', or from their own in other steps, while their
+    matrix kernels don't follow it: the clock sets the pace of these, so that the reading is wrong.
+
+    Compared are like kernels (name, operation, phase), by the means of a GPU and step.
+    """
+    name = SignalName.GFX_MHZ.value
+    if known_of(name) not in table.measured:
+        return
+    table = table.take(slice(None, None, -(-len(table) // _MAX_ROWS) or 1))
+    rows = np.flatnonzero((table.kind == Kind.COMPUTE) & (table.duration_ns >= _LONG_KERNEL_NS))
+    codes, place = ranked(table.kernel[rows])
+    classes = kernel_classes([table.names[code] for code in codes.tolist()])
+    rows = rows[np.array([each in MATRIX_CLASSES for each in classes], np.bool_)[place]]
+    mhz = ratios(*(table.measured[each][rows] for each in (integral_of(name), known_of(name))))
+    rows, mhz = rows[mhz > 0], mhz[mhz > 0]
+    if not len(rows):
+        return
+    like = table.kernel[rows].astype(np.int64) * (len(table.operations) + 1) + table.operation[rows]
+    _, like = ranked(((like + 1) << 8) + table.phase[rows])
+    _, step = ranked(table.iteration[rows])
+    numbers, gpu = ranked(table.gpu[rows])
+    steps = int(step.max()) + 1
+    cell, owner = ranked((like * len(numbers) + gpu) * steps + step)
+    took = table.duration_ns[rows]
+    clock, duration = (np.log(means_of(each, owner, len(cell))) for each in (mhz, took))
+    like, gpu_and_step = np.divmod(cell, len(numbers) * steps)
+    count = int(like.max()) + 1
+    usual = [quantiles_of(each, like, count, (0.5,))[like, 0] for each in (clock, duration)]
+    _, place = ranked(gpu_and_step)
+    off, longer = (
+        means_of(each - middle, place)
+        for each, middle in zip((clock, duration), usual, strict=True)
+    )
+    whose = distinct(gpu_and_step) // steps
+    is_far = np.abs(off) > _FAR_CLOCK
+    contradicts = is_far & (-np.sign(off) * longer < _FOLLOWED * np.abs(off))
+    for at, number in enumerate(numbers.tolist()):
+        own = is_far & (whose == at)
+        if not own.any() or contradicts[own].mean() < _MOSTLY:
+            continue
+        by, more = (100 * float(np.expm1(each[own].mean())) for each in (off, longer))
+        take = f"{abs(more):.0f} % {'shorter' if more < 0 else 'longer'}"
+        text = (
+            f"clock of GPU {number} reads {abs(by):.0f} % {'lower' if by < 0 else 'higher'} than "
+            f"usual, but its matrix kernels take {take if abs(more) >= 1 else 'as long'}: left out"
+        )
+        yield Doubt(
+            DoubtKind.SENSOR.value, 1, len(numbers), signals=(name,), gpus=(number,), text=text
+        )
 
 
 def _columns(names: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from chopper_core.columns import is_measured
 from chopper_core.findings.rule import (
     ITS_GPUS,
     ROBUST_Z,
+    SMALLEST_SAVING,
     WORST_GPU,
     Cost,
     Finding,
@@ -405,10 +406,16 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     each = context.by_step(_SHARE)
     share = context.by_gpu(_SHARE)
     slowed = np.flatnonzero(np.nan_to_num(share) >= THROTTLED.value)
+    free, chip = np.delete(np.arange(len(context.gpus)), slowed), context.run.hardware
+    # The time that each GPU loses to a clock below the nominal one.
+    lost = context.by_step("frequency_ns")
+    usual_ns = _median(lost[free])
+    # One whose clock is no lower than that of GPUs without a limiter isn't slowed by its own.
+    beyond = lost[slowed].mean(axis=1) - usual_ns
+    slowed = slowed[~(context.share(beyond) < SMALLEST_SAVING.share)]
     if not len(slowed):
         return
     gpus = [context.gpus[place] for place in slowed.tolist()]
-    free, chip = np.delete(np.arange(len(context.gpus)), slowed), context.run.hardware
     limited = np.nan_to_num(each[slowed].mean(axis=0)) >= THROTTLED.value
     when = np.flatnonzero(limited)
     sentence = (
@@ -419,12 +426,10 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         sentence += f", {range_of(each[slowed][:, when].mean(axis=1))}{since}"
     sentence += _limiter(context, gpus)
     saving, total, whose = None, None, WORST_GPU
-    # The time that each GPU loses to a clock below the nominal one.
-    lost = context.by_step("frequency_ns")
-    if np.isfinite(lost).all():
+    if np.isfinite(lost[slowed]).all():
         usual: float | Float64 = 0.0
-        if len(free):
-            usual = median_of(lost[free].mean(axis=1))
+        if np.isfinite(usual_ns):
+            usual = usual_ns
         elif not limited.all():
             usual = lost[:, ~limited].mean(axis=1)
         saving = max(float((lost.mean(axis=1) - usual)[slowed].max()), 0.0)
@@ -452,6 +457,12 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         cells=context.cells_of(gpu=gpus, iteration=[context.iterations[at] for at in when]),
         changes=changes,
     )
+
+
+def _median(lost: Float64) -> float:
+    """The median of GPUs' means over steps, of those that are known."""
+    means = lost.mean(axis=1)
+    return median_of(means[np.isfinite(means)])
 
 
 def range_of(percents: Float64) -> str:

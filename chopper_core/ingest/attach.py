@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
 from chopper_core.align.node_cpu import cpu_of_nodes
-from chopper_core.align.sensors import believed, coverage
+from chopper_core.align.sensors import believed, coverage, unlike_kernels, without_clocks
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
 from chopper_core.ingest.logs import with_logs, with_skipped
@@ -150,14 +150,25 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     figures, of_nodes = summaries(placed)
     sources = tuple(source for _, source in placed)
     left_out = {name for each in sources for doubt in each.doubts for name in doubt.signals}
-    lacks = tuple(coverage(measured, run.gpus, (begin, end), left_out))
+    table = table.with_measured(telemetry_columns(table, measured, steps))
+    lacks = [*coverage(measured, run.gpus, (begin, end), left_out)]
+    if contradicted := [*unlike_kernels(table)]:
+        gpus_without = sorted({gpu for doubt in contradicted for gpu in doubt.gpus})
+        measured, table = without_clocks(measured, table, gpus_without)
+        figures = {
+            name: {gpu: each for gpu, each in own.items() if gpu not in gpus_without}
+            if name.partition(".")[0] == SignalName.GFX_MHZ
+            else own
+            for name, own in figures.items()
+        }
+        lacks += contradicted
     return replace(
         run,
         sampled=figures,
         of_nodes=of_nodes,
         cpu=(*run.cpu, *cpu_of_nodes(placed)),
         status=status_of(run.gpus, figures.get(SignalName.POWER_W, {}), found_files, read),
-        table=run.table.with_measured(telemetry_columns(table, measured, steps)),
+        table=table,
         measured={**measured, **run.measured},
         telemetry=(replace(sources[0], doubts=(*sources[0].doubts, *lacks)), *sources[1:]),
         skipped=tuple(item for item in run.skipped if item[0] not in used),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.align.sensors import unlike_kernels
 from chopper_core.align.telemetry import power_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, between
+from chopper_core.model.table import KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.views.query import query
+from tests.align.traces import GEMM, TinyTrace
+from tests.support import Row, table_of
 from tests.wording import Wording
 
 HEAD = "timestamp,gpu,gfx_activity,socket_power,gfx_0_clk"
@@ -272,3 +276,105 @@ def test_energy_is_that_of_power_while_the_counter_is_unknown() -> None:
     joules, covered = power_of(signals, 0).integrals(at)
     assert (np.diff(joules)[:9] / second).tolist() == [500] * 4 + [0] + [500] * 4
     assert (np.diff(covered) == 0).tolist() == [False] * 4 + [True] + [False] * 4 + [True] * 2
+
+
+MATRIX, OTHER = "Cijk_Ailk_Bljk_HB_MT256", "vectorized_elementwise_kernel"
+
+
+def clocked(
+    clock: Callable[[int, int], float], slower: Callable[[int, int], float], kernel: str = MATRIX
+) -> KernelTable:
+    """Four GPUs, six steps of ten kernels: what the clock reads (GPU, step), and how long kernels
+    take."""
+    rows, mhz = [], []
+    for gpu in range(4):
+        for step in range(6):
+            for number in range(10):
+                took = round(100_000 * slower(gpu, step) * (1 + 0.01 * (number % 3)))
+                start = (step * 10 + number) * 400_000
+                rows.append(Row(start, took, gpu=gpu, iteration=step, kernel=kernel))
+                mhz.append(clock(gpu, step))
+    table = table_of(rows)
+    known = table.duration_ns.astype(np.float64)
+    return table.with_measured({"gfx_mhz integral": known * mhz, "gfx_mhz known": known})
+
+
+def test_a_clock_that_matrix_kernels_do_not_follow_is_no_reading(wording: Wording) -> None:
+    def stuck(gpu: int, step: int) -> float:
+        return 1000.0 if gpu == 2 and step > 2 else 1700.0
+
+    (doubt,) = unlike_kernels(clocked(stuck, lambda gpu, step: 1.0))
+    wording(doubt.sentence, "clock of GPU 2", "41 % lower", "as long")
+    assert doubt.gpus == (2,) and doubt.signals == ("gfx_mhz",)
+    # A GPU that is slower for another reason, by far less than its clock says.
+    (doubt,) = unlike_kernels(clocked(stuck, lambda gpu, step: 1.05 if gpu == 2 else 1.0))
+    wording(doubt.sentence, "clock of GPU 2", "41 % lower", "5 % longer")
+    # It reads twice what it is.
+    (doubt,) = unlike_kernels(clocked(lambda gpu, _: 1700.0 * (1 + (gpu == 0)), lambda *_: 1.0))
+    wording(doubt.sentence, "clock of GPU 0", "100 % higher")
+
+
+def test_a_clock_that_matrix_kernels_follow_is_one() -> None:
+    def low(gpu: int, step: int) -> float:
+        return 1000.0 if gpu == 2 and step > 2 else 1700.0
+
+    for exponent in (1.0, 0.4):
+        follow = clocked(low, lambda gpu, step, by=exponent: (1700 / low(gpu, step)) ** by)
+        assert not [*unlike_kernels(follow)]
+    # Memory bounds these; and a difference of some percent is one of products.
+    assert not [*unlike_kernels(clocked(low, lambda *_: 1.0, OTHER))]
+    assert not [*unlike_kernels(clocked(lambda gpu, _: 1700.0 - 50 * gpu, lambda *_: 1.0))]
+
+
+def test_a_clock_that_is_no_reading_is_missing_everywhere(tmp_path: Path) -> None:
+    begin = 1_760_000_000
+    for rank in range(3):
+        about = {"rank": rank, "world_size": 3}
+        members = {"distributedInfo": about, "baseTimeNanoseconds": begin * 10**9}
+        trace = TinyTrace(device=rank, members=members)
+        for number in range(20):
+            trace.op("aten::mm", 10 * number, 10 * number + 8)
+            start = 1_000 + 20_000 * number
+            trace.launch(GEMM, 10 * number + 2, start=start, duration=19_000)
+        trace.write(tmp_path / f"rank{rank}.json")
+    rows = [
+        f"{begin * 10**9 + 5_000_000 * sample},{gpu},{900 if gpu == 1 else 1700},600"
+        for sample in range(82)
+        for gpu in range(3)
+    ]
+    lines = ["# clock: epoch", "time_ns,gpu,gfx_mhz,power_w", *rows]
+    (tmp_path / "telemetry.csv").write_text("\n".join(lines) + "\n")
+    run = open_run(str(tmp_path), jobs=1)
+    assert [text for text in texts(run) if "clock of GPU 1 reads 47 % lower" in text]
+    for view, name in (("", "gfx_mhz"), ("view=power&", "mean_gfx_mhz")):
+        clock = query(run, parse(f"R?{view}columns={name}")).values[name]
+        assert [clock.at(gpu) for gpu in range(3)] == [1700.0, None, 1700.0]
+    power = query(run, parse("R?columns=power_w")).values["power_w"]
+    assert [power.at(gpu) for gpu in range(3)] == [600.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("use", "watts", "cap", "is_stuck"),
+    [(97, 400, 750, True), (97, 740, 750, False), (3, 140, 750, False), (97, 401, 402, False)],
+)
+def test_a_power_that_stays_the_same_under_load_is_that_of_before(
+    tmp_path: Path, use: int, watts: int, cap: int, is_stuck: bool, wording: Wording
+) -> None:
+    """An idle GPU's power may be steady, and that of one at its cap."""
+    head = "gpu,power_w,power_cap_w,gfx_util_pct"
+    rows = [
+        f"{gpu},{watts if gpu == 1 and at >= 40 else 600 + (7 * at + 3 * gpu) % 11},{cap},{use}"
+        for at in range(160)
+        for gpu in range(2)
+    ]
+    lines = [
+        f"{1_760_000_000_000_000_000 + at // 2 * 100_000_000},{row}" for at, row in enumerate(rows)
+    ]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["# clock: epoch", f"time_ns,{head}", *lines]) + "\n")
+    run = open_run(str(path))
+    stuck = [text for text in texts(run) if "under load" in text]
+    assert bool(stuck) == is_stuck
+    assert run.sampled["power_w"][1].samples == (41 if is_stuck else 160)
+    if is_stuck:
+        wording(stuck[0], "power of GPU 1", "doesn't change")
