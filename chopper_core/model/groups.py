@@ -436,7 +436,7 @@ def work_of(table: KernelTable, rows: Selection) -> Int64:
     return (found & most) >> _SPARE_BITS
 
 
-def same_kernels(table: KernelTable, rows: Index) -> Int64:
+def comparable_kernels(table: KernelTable, rows: Index) -> Int64:
     """As `work_of`; where the trace doesn't tell an activity's size, what is equal is at its place,
     too: the n-th of as many of its name in an operation of a layer, or of a step.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chopper_core.model.column_names import FLOPS
-from chopper_core.model.groups import same_kernels
+from chopper_core.model.groups import comparable_kernels
 from chopper_core.model.table import NO_LABEL
 from tests.support import Row, run_of
 
@@ -19,7 +19,7 @@ def test_kernels_without_a_size_are_the_same_at_the_same_place_only() -> None:
                 rows.append(Row(now, 9, iteration=step, layer=layer, kernel="gemm"))
                 now += 10
     table = run_of(rows).table
-    same = same_kernels(table, np.arange(len(table)))
+    same = comparable_kernels(table, np.arange(len(table)))
     of = {
         (step, layer): same[(table.iteration == step) & (table.layer == layer)].tolist()
         for step in range(3)
@@ -31,4 +31,4 @@ def test_kernels_without_a_size_are_the_same_at_the_same_place_only() -> None:
     # One is missing: which of them, nobody knows.
     assert not {*of[2, 0]} & {*of[0, 0]}
     known = table.with_measured({FLOPS: np.full(len(table), 4.0)})
-    assert len({*same_kernels(known, np.arange(len(table))).tolist()}) == 1
+    assert len({*comparable_kernels(known, np.arange(len(table))).tolist()}) == 1
