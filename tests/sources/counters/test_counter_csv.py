@@ -15,6 +15,7 @@ from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import read_processes
 from chopper_core.sources.kernel_names import clean_kernel_name
 from chopper_core.tables.column import TableColumn
+from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
 from tests.wording import Wording
 
@@ -349,3 +350,13 @@ def test_rows_of_several_processes_in_converted_files(tmp_path: Path) -> None:
     )  # fmt: skip
     assert sorted(found) == expected
     assert not run.doubts
+
+
+def test_more_processes_than_any_node_has_are_refused(tmp_path: Path) -> None:
+    path = write_csv(
+        tmp_path / "out_kernel_trace.csv",
+        ["Guid", "Kind", "Agent_Id", "Kernel_Name", "Start_Timestamp", "End_Timestamp"],
+        [[number, "KERNEL_DISPATCH", 2, "gemm", 1, 2] for number in range(1_001)],
+    )
+    with pytest.raises(DataError, match="over 1,000 processes"):
+        read_processes(kernel_trace=path)
