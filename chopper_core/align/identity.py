@@ -47,7 +47,7 @@ def gpus_of_telemetry(
     devices: Sequence[GpuName], gpus: Sequence[Gpu], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
     """The GPU of each device of a telemetry file: by PCI bus, KFD node, number or order."""
-    by_node, by_number = _unique_nodes(gpus), {gpu.index: gpu.index for gpu in gpus}
+    by_node, (by_number, number) = _unique_nodes(gpus), _by_number(devices, gpus)
     by_place = {_place(gpu.pci): gpu.index for gpu in gpus if _place(gpu.pci)}
     places = [_place(device.pci) for device in devices]
     nodes = [device.kfd_node for device in devices]
@@ -61,7 +61,7 @@ def gpus_of_telemetry(
         found = [DeviceMatch(by_node.get(node), "KFD node") for node in nodes]
     else:
         found = [
-            DeviceMatch(by_number.get(device.index), "number")
+            DeviceMatch(by_number.get(device.index), number)
             if device.index >= 0
             else DeviceMatch(by_number.get(place), _BY_PLACE if device.pci else _BY_ROWS)
             if device != GpuName() or len(gpus) == 1
@@ -69,6 +69,18 @@ def gpus_of_telemetry(
             for place, device in enumerate(devices)
         ]
     return _overridden(found, devices, overrides)
+
+
+def _by_number(devices: Sequence[GpuName], gpus: Sequence[Gpu]) -> tuple[dict[int, int], str]:
+    """GPU by number in a file: its own number; where the file has none of these, as on a job's
+    second node, that of its device, if the traces number several from 0 on."""
+    by_number = {gpu.index: gpu.index for gpu in gpus}
+    by_device = _unique_nodes(gpus)
+    named = {device.index for device in devices}
+    is_of_node = len(by_device) == len(gpus) > 1 and 0 in by_device and by_device.keys() <= named
+    if is_of_node and named.isdisjoint(by_number):
+        return by_device, "number of the device"
+    return by_number, "number"
 
 
 def gpus_of_agents(

@@ -35,6 +35,8 @@ _BACKWARD: Final = late(
     r"|^FSDP::(?:pre_backward|post_backward|backward_prefetch|root_post_backward)"
     r"|^FullyShardedDataParallel\._(?:pre|post)_backward|^b_|^l$"
 )
+_PARTS: Final = late(r"^(?:FSDP::|FullyShardedDataParallel\._|l$)")
+"""Ranges of parts of the backward pass, such as FSDP's, which tell nothing of the others."""
 _BACKWARD_OPERATOR: Final = late(r"^\w+::(?:\w+_|_*)(?:backward|bwd)(?:_\w+)?(?:\.\w+)?$")
 """An operator that computes gradients; autograd's own ranges around it may be missing."""
 _DATA: Final = late(
@@ -222,6 +224,9 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
 
     is_backward = usable & (labels.codes == Phase.BACKWARD)
     shown = is_backward & isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
+    if not len(host.operators):
+        parts = np.flatnonzero(host.is_annotation & host.named(_PARTS))
+        shown &= host.intervals(parts).innermost(host.links.points) < 0
     by_host, by_name = has(shown), has(is_backward)
     begin, end = first(is_backward), last(is_backward)
     optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > end)

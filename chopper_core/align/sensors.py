@@ -17,7 +17,15 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import distinct, means_of, quantiles_of, ranked, ratios
+from chopper_core.util.grouping import (
+    distinct,
+    means_of,
+    median_of,
+    quantiles_of,
+    ranked,
+    ratios,
+    run_starts,
+)
 from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_classes
 
 _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
@@ -86,6 +94,13 @@ _FAR_CLOCK: Final = 0.15
 _FOLLOWED: Final = 0.2
 """Of what a clock makes a kernel longer that is bound by it: matrix kernels follow it by more."""
 _MOSTLY: Final = 0.8
+_STUCK_CHANGES: Final = 50
+"""A reading that doesn't change, while it usually would as often, is that of before."""
+_STUCK_NS: Final = 5 * 10**9
+_AT_CAP: Final = 0.97
+"""Of its cap a GPU may draw the same all the time."""
+_OVER_CAP: Final = 1.2
+"""Of a cap, the median power: it holds on the average, whatever the peaks."""
 _COVERED: Final = 0.9
 """The part of a run that telemetry has to cover."""
 
@@ -129,9 +144,11 @@ def believed(
         (_beyond, SignalName.MEM_C, "is beyond what they withstand"),
         (_beyond, SignalName.EDGE_C, "is beyond what they withstand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (_stuck, SignalName.POWER_W, "doesn't change under load"),
         (_without_clock, SignalName.GFX_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
         (_without_clock, SignalName.MEM_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
         (_zeros, SignalName.POWER_CAP_W, "reads 0 W"),
+        (_exceeded, SignalName.POWER_CAP_W, "is far below the power"),
         (_zeros, SignalName.MEM_C, "reads 0 °C"),
         (_zeros, SignalName.HOTSPOT_C, "reads 0 °C"),
         (_zeros, SignalName.EDGE_C, "reads 0 °C"),
@@ -258,6 +275,61 @@ def _without_clock(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals
         if any(each.any() for each in wrong):
             found[gpu, signal] = list(map(_without, parts, wrong))
     return found
+
+
+def _stuck(telemetry: Telemetry, signal: SignalName, product: str) -> _Signals:
+    """Power that stays exactly the same while its GPU works, and not at its cap, for a time in
+    which the readings of the file usually change many times."""
+    own = {
+        gpu: each for gpu in range(len(telemetry.gpus)) if (each := _own(telemetry, gpu, signal))
+    }
+    longest = {gpu: _longest_run(each.value) for gpu, each in own.items()}
+    outside = [np.delete(np.diff(own[gpu].value), slice(*longest[gpu])) for gpu in own]
+    changes = np.concatenate([np.empty(0), *outside])
+    often = np.count_nonzero(changes) / max(len(changes), 1)
+    found: _Signals = {}
+    for gpu, (first, last) in longest.items():
+        power = own[gpu]
+        inside = np.arange(len(power)) > first
+        inside &= np.arange(len(power)) <= last
+        if often * (last - first) < _STUCK_CHANGES:
+            continue
+        if power.time_ns[last] - power.time_ns[first] < _STUCK_NS:
+            continue
+        use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
+        if use is None or np.nan_to_num(_at(use, power)[inside]).mean() <= _LOADED_PCT:
+            continue
+        cap = _own(telemetry, gpu, SignalName.POWER_CAP_W)
+        hardware = hardware_of(telemetry.gpus[gpu].model or product)
+        most = hardware.tdp_w if hardware is not None else inf
+        most = float(np.nanmin(cap.value, initial=inf)) if cap is not None else most
+        if power.value[first] < _AT_CAP * most:
+            parts = telemetry.signals[gpu, signal]
+            found[gpu, signal] = [
+                _without(each, inside) if each is power else each for each in parts
+            ]
+    return found
+
+
+def _exceeded(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Power caps far below what their GPU draws half of the time or more."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        cap, power = (_own(telemetry, gpu, each) for each in (signal, SignalName.POWER_W))
+        if cap is None or power is None or len(power) < _FEWEST:
+            continue
+        ratio = power.value / _at(cap, power)
+        if median_of(ratio[np.isfinite(ratio)]) > _OVER_CAP:
+            found |= _none_of(telemetry, gpu, signal)
+    return found
+
+
+def _longest_run(values: Float64) -> tuple[int, int]:
+    """The first and the last place of the longest run of equal values."""
+    starts = run_starts(values)
+    sizes = np.diff(starts, append=len(values))
+    at = int(np.argmax(sizes))
+    return int(starts[at]), int(starts[at] + sizes[at] - 1)
 
 
 def _zeros(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:

@@ -104,7 +104,12 @@ class Judged(Struct, frozen=True):
 
     @property
     def change_pct(self) -> float:
+        """NaN without a figure, or from a baseline of 0."""
         return 100.0 * (self.ours / self.base - 1.0) if self.base else np.nan
+
+    @property
+    def change(self) -> str:
+        return f"{self.change_pct:+z.1f} %" if np.isfinite(self.change_pct) else ""
 
     @property
     def verdict(self) -> str:
@@ -133,7 +138,7 @@ class Judged(Struct, frozen=True):
             why = f"beyond the noise of {over} (q {self.q:.2g})"
         if self.runs == 1 and self.verdict != UNCHECKED:
             why += "; the noise between runs is unknown"
-        return f"{what}: {self.change_pct:+z.1f} %, {values}, {why}"
+        return f"{what}: {f'{self.change}, ' if self.change else ''}{values}, {why}"
 
 
 def parse_limit(text: str) -> Limit:
@@ -271,7 +276,7 @@ def limits_table(judged: Iterable[Judged]) -> str:
     for each in judged:
         figures = ["–", "–", "–"]
         if not each.reason:
-            figures = [*each.medians, f"{each.change_pct:+z.1f} %"]
+            figures = [*each.medians, each.change or "–"]
         limit = each.limit.text.replace("|", "\\|")
         lines.append(f"| `{limit}` | {' | '.join(figures)} | {marks[each.verdict]} |")
     return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import gpus_in_short, one_line, up_to_clock
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import comparable_kernels
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.phrases import by_number, percent, recurrence, time
 from chopper_core.model.table import Kind
@@ -495,7 +495,7 @@ def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | No
     sums = [table.measured[name][rows] for name in (integral_of(_SHARE), known_of(_SHARE))]
     share = ratios(*sums)
     took = table.duration_ns[rows].astype(np.float64)
-    codes, kernel = ranked(work_of(table, rows))
+    codes, kernel = ranked(comparable_kernels(table, rows))
     free = share < _FREE_PCT
     usual = means_of(took[free], kernel[free], len(codes))[kernel]
     both = (share >= _LIMITED_PCT) & np.isin(table.gpu[rows], gpus) & np.isfinite(usual)

@@ -42,7 +42,7 @@ from chopper_core.graph.collectives import (
 from chopper_core.graph.contention import MIN_DURATION_NS, TRANSFERS
 from chopper_core.graph.questions import Predictor, exposed_transfers
 from chopper_core.model.column_names import FLOPS
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import comparable_kernels
 from chopper_core.model.phrases import listed, longer_by, percent, recurrence, than_or_as, time
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
@@ -586,7 +586,7 @@ def _without_layers(context: FindingsContext) -> Iterator[Finding]:
         return
     levels = ("gpu", "kernel", "phase", "operation")
     labels = [table.column(level)[rows] for level in levels]
-    work = ranked(work_of(table, rows))[1]
+    work = ranked(comparable_kernels(table, rows))[1]
     than = "the same kernels without"
     yield from _slower_beside(context, rows, [*labels, work], than, is_always=False)
 

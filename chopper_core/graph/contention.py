@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph.step_graph import StepGraph
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import comparable_kernels
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import Kind
@@ -101,7 +101,7 @@ def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     count = int(owner.max()) + 1
     found = Contention(rows, place, owner, np.zeros((3, 2, count)), np.zeros((2, count), np.bool_))
     shares = found.shares(graph, graph.begin_ns, graph.end_ns, kind)
-    like = combined([owner, table.gpu[rows], ranked(work_of(table, rows))[1]])[1]
+    like = combined([owner, table.gpu[rows], ranked(comparable_kernels(table, rows))[1]])[1]
     x = np.stack([each - means_of(each, like)[like] for each in shares])
     speed = 1 / table.duration_ns[rows]
     y = 1 - speed / means_of(speed, like)[like]

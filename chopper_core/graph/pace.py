@@ -11,7 +11,7 @@ import numpy as np
 
 from chopper_core.graph.contention import MIN_DURATION_NS
 from chopper_core.graph.step_graph import StepGraph
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import comparable_kernels
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import Kind
@@ -52,7 +52,7 @@ def pace_after_idle(run: Run, graph: StepGraph, kind: Int64) -> float:
     idle = 1 - busy.within(gpu, begins - _BEFORE_NS, begins) / _BEFORE_NS
     took = table.duration_ns[rows].astype(np.float64)
     same = [table.phase[rows], table.layer[rows], table.operation[rows], table.kernel[rows], gpu]
-    like = combined([*same, ranked(work_of(table, rows))[1]])[1]
+    like = combined([*same, ranked(comparable_kernels(table, rows))[1]])[1]
     weight = sums_of(took, like)
     x, y = (
         each - ratios(sums_of(each * took, like), weight)[like] for each in (idle, np.log(took))

@@ -16,6 +16,7 @@ from chopper_core.ingest.rank import (
 )
 from chopper_core.ingest.step_numbers import numbered_alike
 from chopper_core.model.inputs import (
+    BY_PROCESS,
     NO_RANK,
     ONE_CLOCK,
     TIMES_NOTES,
@@ -30,6 +31,7 @@ from chopper_core.sources.ranks import (
     process_in_name,
 )
 from chopper_core.sources.signals import ClockDomain
+from chopper_core.util.patterns import natural_key
 
 GatherTables = Callable[[Sequence[Run]], KernelTable]
 """Makes one table of runs of one rank each, whose `gpus` are numbered as in the whole run."""
@@ -40,9 +42,7 @@ def join_ranks(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherT
     read = [each for each in read if each[0].path not in repeated]
     firsts = [each for each in read if each[0].path not in first_of]
     claims = [(file, source) for file, rank in firsts for source in rank.sources]
-    assigned = assign_ranks(
-        [(file, None if source.rank == NO_RANK else source.rank) for file, source in claims]
-    )
+    assigned = assign_ranks(_claimed(claims))
     sources: dict[str, list[Source]] = {}
     rank_of: dict[tuple[str, int], int] = {}
     for assignment, (file, source) in zip(assigned, claims, strict=True):
@@ -82,6 +82,24 @@ def join_ranks(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherT
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)
     return joined_ranks(base, ranks, gather(ranks))
+
+
+def _claimed(
+    claims: Sequence[tuple[TraceFile, Source]],
+) -> list[tuple[TraceFile, int | None]]:
+    """The rank that each source of a file claims, None where it claims none.
+
+    Where processes were counted within files, such as those of a report per node, the ranks of a
+    file follow those of the files before it, in the natural order of their paths.
+    """
+    found = [None if source.rank == NO_RANK else source.rank for _, source in claims]
+    counted = [source.rank_from == BY_PROCESS for _, source in claims]
+    if any(counted):
+        own = [n for n, rank in enumerate(found) if counted[n] or rank is None]
+        own.sort(key=lambda number: natural_key(claims[number][0].path))
+        for rank, number in enumerate(own):
+            found[number] = rank
+    return [(file, rank) for (file, _), rank in zip(claims, found, strict=True)]
 
 
 def with_shared_gpus(run: Run) -> Run:

@@ -11,7 +11,15 @@ import numpy as np
 
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS
 from chopper_core.model.cubes import Cells
-from chopper_core.model.table import STATES, Category, KernelTable, Kind, Selection, values_of
+from chopper_core.model.table import (
+    LEVELS,
+    STATES,
+    Category,
+    KernelTable,
+    Kind,
+    Selection,
+    values_of,
+)
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
     distinct,
@@ -426,6 +434,30 @@ def work_of(table: KernelTable, rows: Selection) -> Int64:
         flops = np.nan_to_num(table.measured[FLOPS][rows], nan=-1.0).view(np.uint64)
         found = found + ((flops * _MIXER) >> np.uint64(1)).astype(np.int64)
     return (found & most) >> _SPARE_BITS
+
+
+def comparable_kernels(table: KernelTable, rows: Index) -> Int64:
+    """As `work_of`; where the trace doesn't tell an activity's size, what is equal is at its place,
+    too: the n-th of as many of its name in an operation of a layer, or of a step.
+
+    A name says little alone: a product's stands for matrices of any size.
+    """
+    work = work_of(table, rows)
+    has_size = np.zeros(len(rows), np.bool_)
+    for name in filter(table.measured.__contains__, _SIZES):
+        has_size |= np.isfinite(table.measured[name][rows])
+    lacks = np.flatnonzero(~has_size)
+    if len(lacks):
+        order = lacks[stable_order(rows[lacks])]
+        first = run_starts(*(table.column(level)[rows[order]] for level in LEVELS))
+        size = run_sizes(first, len(order))
+        place = np.arange(len(order)) - np.repeat(first, size)
+        code = hashes(int(size.max()) + 1)
+        # Where one of them is missing, the others aren't in their places.
+        of_place = code[place] + np.repeat(code[size] * _SHAPE_FACTOR, size)
+        most = np.iinfo(np.int64).max
+        work[order] = (work[order] + of_place) & (most >> _SPARE_BITS)
+    return work
 
 
 _MAX_SORTED: Final = 1 << 20

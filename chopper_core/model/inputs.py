@@ -33,6 +33,8 @@ TIMES_NOTES: Final = {
 """Mark of times that were not measured → its sentence in each frame of such a run."""
 ONE_CLOCK: Final = "one clock"
 """The clock of a source begins so if all ranks' times are on one clock already."""
+BY_PROCESS: Final = "processes of a file, in the order of their GPUs"
+"""Where ranks come from that were counted within a file: those of other files follow them."""
 NO_RANK: Final = -1
 """The rank of a source that doesn't give it."""
 

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.model.inputs import BY_PROCESS
 from chopper_core.sources.nvtx import operator_of
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.trace import (
@@ -56,6 +57,8 @@ EXAMPLE: Final = "nsys export --type sqlite report.nsys-rep"
 SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 
 _KIND: Final = "CUPTI_ACTIVITY_KIND_"
+_HOST: Final = "SELECT 0, value FROM {} WHERE name = 'Hostname'"
+_SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 _GRAPHS: Final = _KIND + "GRAPH_TRACE"
 _COLUMN: Final = late(r"\b(?:start|end|bytes|text|[a-z]+[A-Z]\w*)\b")
@@ -93,7 +96,6 @@ _CALLS: Final = "SELECT start, end, globalTid, correlationId, nameId FROM {}"
 _RANGES: Final = "SELECT start, end, globalTid, textId, row FROM {} WHERE eventType IN (59, 60)"
 """Ranges that are pushed and popped, and those that start and end."""
 _OWN_TEXTS: Final = "SELECT row, text FROM {} WHERE typeof(text) = 'text' AND eventType IN (59, 60)"
-_RANKS_FROM: Final = "processes of the report, in the order of their GPUs"
 _WARNING: Final = 2
 """The lowest severity of what Nsight Systems says went wrong: 1 informs, 3 is an error."""
 _DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
@@ -171,6 +173,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         if _DEVICES in tables:
             query = "SELECT pid, cudaId, gpuId FROM {}"
             placed = database.integers(_DEVICES, asked(_DEVICES, query), 3, losses)
+        host = rows(_SYSTEM, _HOST).get(0, "")
         version = rows(_EXPORT, f"SELECT 0, value FROM {{}} WHERE name = '{_VERSION_OF_EXPORT}'")
         losses.newer = newer_than(version.get(0, ""), _NEWEST)
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
@@ -257,7 +260,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         path=path,
         size_bytes=path.stat().st_size,
         metadata={
-            "deviceProperties": [{"id": number, "name": gpu} for number, gpu in gpus.items()]
+            "deviceProperties": [{"id": number, "name": gpu} for number, gpu in gpus.items()],
+            **({"hostname": host} if host else {}),
         },
         names=list(names),
         threads=[
@@ -282,7 +286,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         event_counts=counts | unused,
         unused_events=unused,
         unread_fields=unread,
-        ranks_from=_RANKS_FROM,
+        ranks_from=BY_PROCESS,
         losses=losses,
     )
 

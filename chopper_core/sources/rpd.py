@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.model.inputs import BY_PROCESS
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.nvtx import with_operators
 from chopper_core.sources.registry import Recognised, Unusable
@@ -65,7 +66,6 @@ SUFFIXES: Final = (".rpd", ".db", ".sqlite", ".sqlite3")
 
 FORMAT: Final = "RPD"
 _NEEDED_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
-_RANKS_FROM: Final = "processes of the file, in the order of their GPUs"
 _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "rocpd_op": frozenset(
         ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
@@ -233,7 +233,7 @@ class _RpdReader:
             event_counts={"op": len(kinds), "api": len(pid) - marks, _MARKER: marks},
             unused_events={**unused, **not_read},
             unread_fields=unread,
-            ranks_from=_RANKS_FROM,
+            ranks_from=BY_PROCESS,
             losses=self._losses,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.answers.runner import compared_address, shown
@@ -167,16 +168,20 @@ def _printed(
         {
             "limit": each.limit.text,
             "verdict": each.verdict,
-            "run": None if each.reason else each.ours,
-            "base": None if each.reason else each.base,
+            "run": _known(each.ours),
+            "base": _known(each.base),
             "unit": each.metric.unit,
-            "change_pct": None if each.reason else each.change_pct,
-            "q": each.q if each.q == each.q else None,
+            "change_pct": _known(each.change_pct),
+            "q": _known(each.q),
             "iterations": list(each.counts),
             "baselines": each.runs,
-            "spread_pct": each.spread_pct if each.spread_pct == each.spread_pct else None,
+            "spread_pct": _known(each.spread_pct),
             "sentence": each.sentence,
         }
         for each in judged
     ]
     return json_text(document)
+
+
+def _known(number: float) -> float | None:
+    return number if isfinite(number) else None

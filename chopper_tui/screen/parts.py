@@ -74,6 +74,8 @@ _MOST_EVIDENCE: Final = 13
 """On a large screen: each move to another row sends its lines."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
+_BOTH_CURVES: Final = 16
+"""Lines next to the evidence from which two curves stand below each other; else there is one."""
 _SIDE: Final = 46
 """Columns of the detail next to a table that needs no more than the others."""
 _SECOND: Final = 9
@@ -170,8 +172,8 @@ class ScreenParts(SteadyScreen[None]):
                         yield SecondPane()
                 with PaneRow(id="below", classes="" if self._sizes["-panels"] else "-stacked"):
                     yield CardsPane()
+                    yield EvidencePane()
                     yield Curves(SignalPane(), SignalPane(1), id="last")
-                yield EvidencePane()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
         yield Prompt()
@@ -431,9 +433,12 @@ class ScreenParts(SteadyScreen[None]):
             lines = self._divided(body, frame, sizes)
         else:
             lines = {self._alone(sizes): body}
-        cards, last = lines.get("CardsPane", 0), lines.get("#last", 0)
-        is_beside = cards == last
+        below = [lines.get(part, 0) for part in ("CardsPane", "EvidencePane", "#last")]
+        cards, evidence, last = below
+        is_beside = last in (cards, evidence)
         self.query_one("#below").set_class(not is_beside, "-stacked")
+        has_both = last == evidence and last >= _BOTH_CURVES
+        self.query_one("#last").set_class(has_both, "-stacked")
         detail, curves = lines.get("#side", 0), lines.get("#curves", 0)
         table = lines.get("FrameTable", 0)
         second = _WHOLE if detail else (_SECOND if table >= 2 * _SECOND else 0)
@@ -458,11 +463,11 @@ class ScreenParts(SteadyScreen[None]):
             "#curves": curves,
             "#side": detail or (_WHOLE if has_side and table else 0),
             "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
-            "#below": _REST if self.shows_sentences else last + (cards if not is_beside else 0),
+            "#below": _REST if self.shows_sentences else sum(below) - (last if is_beside else 0),
             "CardsPane": _REST if cards else 0,
             "#last": last,
             "SecondPane": 0 if self.data.second is None else second,
-            "EvidencePane": lines.get("EvidencePane", 0),
+            "EvidencePane": evidence,
         }
 
     def _alone(self, sizes: Mapping[str, bool]) -> str:
@@ -514,7 +519,16 @@ class ScreenParts(SteadyScreen[None]):
         has_evidence = frame and self.lanes is None
         evidences = [self._evidence_room(spare, frame)] if has_evidence else []
         upper, middle = picture, [picture, *side]
-        last = evidences if stacked else [*evidences, *after]
+        # On a large screen the curves are next to the evidence, which has the lines of its rows.
+        are_beside = bool(evidences and after and sizes["-large"] and not is_tree)
+        if are_beside:
+            ((part, least_lines, wanted, _),) = evidences
+            room = Room(part, max(least_lines, spare), max(wanted, spare), UNLIMITED)
+            evidences = [room]
+        # Below a table that would be cut for them they tell less than its rows.
+        others = rows + picture.wanted + sum(each.least for each in evidences)
+        has_room = others + signals.least <= body and not (stacked or are_beside)
+        last = [*evidences, *after] if has_room else evidences
         if is_tree:
             share = round(_CURVES[self.chart] * body)
             upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)
@@ -533,6 +547,8 @@ class ScreenParts(SteadyScreen[None]):
         # What nothing else uses is the detail's below the table, else the table's; a person moves
         # the line above it.
         lines["#side" if lines.get("#side") else "FrameTable"] += body - sum(lines.values())
+        if are_beside:
+            lines["#last"] = lines["EvidencePane"]
         moved = self.splits.get(self.view.name, 0)
         moved = min(max(moved, -lines.get(upper.part, 0)), lines["FrameTable"] - 2)
         if lines.get(upper.part) and lines["FrameTable"]:

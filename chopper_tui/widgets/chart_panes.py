@@ -20,7 +20,7 @@ from chopper_core.util.progress import Cancelled
 from chopper_core.views.shared.signal_charts import SignalChart, kept_signal_chart
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.canvas import wanted
+from chopper_tui.draw.canvas import UNLIMITED, wanted
 from chopper_tui.draw.pieces import Pieces, joined_rows, marked
 from chopper_tui.draw.table import plan
 from chopper_tui.keymap import LIVE
@@ -31,6 +31,8 @@ from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
 
 _BETWEEN: Final = 3
 """Cells between rows that are side by side."""
+_LEAST_CELLS: Final = 64
+"""Cells of a row with a name and three figures."""
 _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
 
@@ -380,6 +382,8 @@ class RowsPane(DrawnPane):
     """
 
     _title: Pieces = ()
+    most_cells = UNLIMITED
+    """Of all rows: of many there are fewer columns."""
 
     def show(self, view: View | None, title: str = "", here: str | None = None) -> None:
         """Show the rows of a view under a title, with a mark on the one of the cursor's GPU.
@@ -427,7 +431,8 @@ class RowsPane(DrawnPane):
         self._title = [("  ", "text"), (title, "strong"), (about, "dim")]
         signal = ScreenSignal(frame.signal, frame.means)
         signals = [frame.signal] if here is not None else []
-        layout = plan(frame, width - self.is_panel, self.glyphs, signals=signals)
+        room = min(width - self.is_panel, max(self.most_cells // lines, _LEAST_CELLS))
+        layout = plan(frame, room, self.glyphs, signals=signals)
         # Rows that have no room below each other go side by side, where their columns are few.
         beside = 1
         if len(frame) >= lines > 1 and not layout.sparks:
@@ -464,6 +469,8 @@ class RowsPane(DrawnPane):
 
 class EvidencePane(RowsPane):
     """What the row under the cursor leads to."""
+
+    most_cells = 900
 
 
 class GpuPane(RowsPane):

@@ -351,3 +351,42 @@ def test_a_clock_that_is_no_reading_is_missing_everywhere(tmp_path: Path) -> Non
         assert [clock.at(gpu) for gpu in range(3)] == [1700.0, None, 1700.0]
     power = query(run, parse("R?columns=power_w")).values["power_w"]
     assert [power.at(gpu) for gpu in range(3)] == [600.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("use", "watts", "cap", "is_stuck"),
+    [(97, 400, 750, True), (97, 740, 750, False), (3, 140, 750, False), (97, 401, 402, False)],
+)
+def test_a_power_that_stays_the_same_under_load_is_that_of_before(
+    tmp_path: Path, use: int, watts: int, cap: int, is_stuck: bool, wording: Wording
+) -> None:
+    """An idle GPU's power may be steady, and that of one at its cap."""
+    head = "gpu,power_w,power_cap_w,gfx_util_pct"
+    rows = [
+        f"{gpu},{watts if gpu == 1 and at >= 40 else 600 + (7 * at + 3 * gpu) % 11},{cap},{use}"
+        for at in range(160)
+        for gpu in range(2)
+    ]
+    lines = [
+        f"{1_760_000_000_000_000_000 + at // 2 * 100_000_000},{row}" for at, row in enumerate(rows)
+    ]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["# clock: epoch", f"time_ns,{head}", *lines]) + "\n")
+    run = open_run(str(path))
+    stuck = [text for text in texts(run) if "under load" in text]
+    assert bool(stuck) == is_stuck
+    assert run.sampled["power_w"][1].samples == (41 if is_stuck else 160)
+    if is_stuck:
+        wording(stuck[0], "power of GPU 1", "doesn't change")
+
+
+@pytest.mark.parametrize(("cap", "is_one"), [(750, True), (650, True), (300, False)])
+def test_a_power_cap_far_below_the_power_is_none(
+    tmp_path: Path, cap: int, is_one: bool, wording: Wording
+) -> None:
+    """Power may be somewhat above the cap at times, not by a fifth half of the time."""
+    rows = [f"0,{700 + at % 7},{cap}" for at in range(20)]
+    run = own_log(tmp_path, "gpu,power_w,power_cap_w", rows)
+    assert ("power_cap_w" in run.sampled) == is_one
+    if not is_one:
+        wording(texts(run)[0], "power cap of GPU 0", "far below the power")

@@ -167,3 +167,24 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obje
     assert main(arguments) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
+
+
+@pytest.mark.parametrize(
+    ("devices", "ranks", "expected"),
+    [
+        ((0, 1, 2, 3), (4, 5, 6, 7), [4, 5, 6, 7]),
+        ((2, 1, 0, 3), (4, 5, 6, 7), [6, 5, 4, 7]),
+        # Nodes of HSA begin with the processors; a process that sees one GPU calls it 0.
+        ((2, 3, 4, 5), (4, 5, 6, 7), [None] * 4),
+        ((0, 0, 0, 0), (4, 5, 6, 7), [None] * 4),
+        ((0,), (4,), [None] * 4),
+        # Numbers that the run has win.
+        ((0, 1, 2, 3), (2, 3, 4, 5), [None, None, 2, 3]),
+    ],
+)
+def test_telemetry_of_a_second_node_is_matched_by_device(
+    devices: tuple[int, ...], ranks: tuple[int, ...], expected: list[int | None]
+) -> None:
+    gpus = [Gpu(rank, rank, device, "") for rank, device in zip(ranks, devices, strict=True)]
+    found = gpus_of_telemetry([GpuName(index=number) for number in range(4)], gpus, {})
+    assert [each.gpu for each in found] == expected

@@ -289,3 +289,33 @@ def test_a_device_that_others_are_hidden_from_is_the_gpu_that_it_is(tmp_path: Pa
     frame = query(run, parse("R?columns=sm_active_pct,grid&cut=1"))
     rows = [frame.row(number) for number in range(2)]
     assert [(row["sm_active_pct"], row["grid"] == 77) for row in rows] == [(30, False), (70, True)]
+
+
+def test_reports_of_several_nodes_have_ranks_one_after_the_other(tmp_path: Path) -> None:
+    """Each has the processes of its node, and names it; processes of a node are on one clock."""
+    for number in (2, 10):
+        path = write(tmp_path / f"report.{number}.sqlite", 2)
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid, name, value)")
+            db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, 'Hostname', ?)",
+                       (f"node{number}",))  # fmt: skip
+        db.close()
+    run = open_run(str(tmp_path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    files = [(Path(source.path).name, source.rank, source.host) for source in run.sources]
+    assert files == [
+        ("report.2.sqlite", 0, "node2"), ("report.2.sqlite", 1, "node2"),
+        ("report.10.sqlite", 2, "node10"), ("report.10.sqlite", 3, "node10"),
+    ]  # fmt: skip
+    assert [(clock.name, clock.ranks) for clock in run.hosts] == [
+        ("node2", (0, 1)),
+        ("node10", (2, 3)),
+    ]
+
+
+def test_a_node_with_one_process_comes_where_its_report_does(tmp_path: Path) -> None:
+    for number, processes in ((1, 2), (2, 1), (3, 2)):
+        write(tmp_path / f"report.{number}.sqlite", processes)
+    run = open_run(str(tmp_path), jobs=1)
+    found = [(Path(source.path).name[7], source.rank) for source in run.sources]
+    assert found == [("1", 0), ("1", 1), ("2", 2), ("3", 3), ("3", 4)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -231,6 +232,10 @@ def test_processes_of_one_file_are_ranks_with_their_own_steps(tmp_path: Path) ->
     assert sorted(found) == expected
     alone = (table.category == Category.KERNEL) & (table.launch_ns < 0)
     assert table.gpu[alone].tolist() == [1] and table.start_ns[alone].tolist() == [700_000]
+    # The file of another node: its processes are further ranks.
+    shutil.copy(path, tmp_path / "node2.rpd")
+    both = open_run(str(tmp_path), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in both.gpus] == [(0, 2), (1, 3), (2, 2), (3, 3)]
 
 
 def test_an_operation_whose_time_was_not_collected_has_none(tmp_path: Path) -> None:

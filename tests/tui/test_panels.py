@@ -245,9 +245,9 @@ async def test_a_row_that_the_baseline_alone_has_leads_to_the_baseline() -> None
 async def test_rows_that_have_no_room_below_each_other_are_side_by_side() -> None:
     """The operations of a replayed step have two columns: half the panel was empty."""
     rows = [
-        Row(10 * at, 8, gpu=gpu, iteration=1 + at // 40, operation=f"op_{at % 40:02}")
+        Row(10 * at, 8, gpu=gpu, iteration=1 + at // 90, operation=f"op_{at % 90:02}")
         for gpu in range(2)
-        for at in range(120)
+        for at in range(270)
     ]
     run = run_of_rows(rows)
     async with explorer((200, 60), run, View(run.name, name="whatif", of="compute x0.8")) as at:
@@ -327,3 +327,30 @@ async def test_a_summary_of_one_operation_has_its_row_below_its_headings(width: 
     run = run_of_rows([Row(0, 1_760, iteration=1, operation=name, launch=0)])
     async with explorer((width, 24), run, View(run.name, name="overview")) as at:
         assert any(re.search("▌? *an_", line) for line in at.lines()), at.text()
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", ["losses", "roofline", "overlap", "compare", "whatif"])
+async def test_on_a_large_screen_rows_come_before_curves(name: str) -> None:
+    """Curves of signals had half of the screen below tables that were cut."""
+    run = demo_run()
+    async with explorer((200, 60), run, View(run.name, name=name)) as at:
+        screen = at.explore
+        evidence, curves = screen.evidence, screen.query_one("#last")
+        assert evidence.region.y == curves.region.y and not evidence.region.overlaps(curves.region)
+        assert evidence.size.width > curves.size.width
+        has_all = screen.table.page >= screen.table.rows
+        assert has_all or evidence.size.height <= 8, "what the table needs is its own first"
+        rows = len(evidence.drawn) - 1
+        assert rows == evidence.size.height - 1 or "more" not in str(evidence.drawn[-1])
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("name", ["kernels", "lost", "losses", "compare"])
+async def test_curves_cut_no_table(name: str, size: tuple[int, int]) -> None:
+    """Of 40 kernels ten were shown above a curve of the clock."""
+    run = demo_run()
+    async with explorer(size, run, View(run.name, name=name)) as at:
+        table, curves = at.explore.table, at.explore.query_one("#last")
+        assert not curves.size.height or table.page >= table.rows

@@ -291,6 +291,24 @@ def test_a_limit_that_cannot_be_checked_passes_only_if_allowed(
     assert capsys.readouterr().err == f"chopper: {said}\n"
 
 
+@pytest.mark.parametrize("figure", ["idle_ns", "exposed_copy_ns", "exposed_comm_ns"])
+def test_a_baseline_of_0_has_no_change_in_per_cent(
+    figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chopper_core.store.writer import write_store
+    from chopper_tui.cli import main
+
+    write_store(run_with(1), tmp_path / "a")
+    asked = ["diff", str(tmp_path / "a"), str(tmp_path / "a"), "--fail-if", f"{figure}>+1ms"]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.startswith(f"pass: {figure}>+1ms: 0 ms → 0 ms, beyond the noise")
+    assert main([*asked, "--format", "markdown"]) == 0
+    assert f"| `{figure}>+1ms` | 0 ms | 0 ms | – | ✅ pass |" in capsys.readouterr().out
+    assert main([*asked, "--format", "json"]) == 0
+    limit = json.loads(capsys.readouterr().out)["limits"][0]
+    assert (limit["run"], limit["base"], limit["change_pct"]) == (0.0, 0.0, None)
+
+
 def run_between(seed: int, noise: float = 0.03, factor: float = 1.0) -> Run:
     """A run whose steps vary by 0.3 %, and which differs from the next one by more."""
     whole = factor * (1.0 + noise * float(np.random.default_rng(9000 + seed).standard_normal()))

@@ -1,0 +1,100 @@
+"""What a trace lacks makes labels and findings fewer, not others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import View
+from chopper_core.views.query import query
+from tests.demo import DEMO
+
+Events = list[dict[str, Any]]
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+STEPS = 2
+SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+
+
+def without(*categories: str) -> Callable[[Events], Events]:
+    return lambda events: [each for each in events if each.get("cat") not in categories]
+
+
+def launches_and_kernels(events: Events) -> Events:
+    kept = (*ON_GPU, "cuda_runtime", "ac2g", None)
+    return [each for each in events if each.get("cat") in kept]
+
+
+def without_shapes(events: Events) -> Events:
+    for each in events:
+        for name in SHAPES:
+            each.get("args", {}).pop(name, None)
+    return events
+
+
+REMOVALS: dict[str, Callable[[Events], Events]] = {
+    "operators": without("cpu_op"),
+    "all of the host but launches": launches_and_kernels,
+    "annotations": without("user_annotation", "gpu_user_annotation"),
+    "shapes": without_shapes,
+    "launches": without("cuda_runtime"),
+    "flows": without("ac2g", "fwdbwd"),
+}
+
+
+def opened(folder: Path, remove: Callable[[Events], Events]) -> Run:
+    folder.mkdir()
+    for path in sorted((DEMO / "fsdp2").glob("rank*.json.gz")):
+        with gzip.open(path, "rt") as file:
+            document = json.load(file)
+        document["traceEvents"] = remove(document["traceEvents"])
+        (folder / path.stem).write_text(json.dumps(document))
+    return open_run(str(folder))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Run]:
+    return cache(lambda: opened(tmp_path_factory.mktemp("whole") / "run", lambda events: events))
+
+
+def phases(run: Run) -> dict[tuple[int, int], int]:
+    """The phase of each activity, by GPU and start."""
+    table = run.table
+    rows = (table.gpu.tolist(), table.start_ns.tolist(), table.phase.tolist())
+    return {(gpu, start): phase for gpu, start, phase in zip(*rows, strict=True)}
+
+
+def findings(run: Run) -> Iterable[dict[str, Any]]:
+    frame = query(run, View(run.name, name="findings"))
+    return (frame.row(row) for row in range(len(frame)))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("removed", REMOVALS)
+def test_the_rest_says_what_the_whole_says(
+    removed: str, whole: Callable[[], Run], tmp_path: Path
+) -> None:
+    run = opened(tmp_path / "run", REMOVALS[removed])
+    own, its = (query(each, View(each.name, name="overview")).row(0) for each in (run, whole()))
+    # Without annotations a step ends with its last kernel.
+    assert own["iteration_ns"] == pytest.approx(its["iteration_ns"], rel=1e-3)
+    # Labels are the same, or none; but for the kernel that makes the first gradient, which only
+    # annotations show to be backward.
+    known = phases(whole())
+    wrong = [at for at, phase in phases(run).items() if known[at] != phase != NO_LABEL]
+    assert len(wrong) <= STEPS * len(run.gpus)
+    # The first cause is, too, and what it saves, if that can be replayed.
+    first, of_whole = next(iter(findings(run))), next(iter(findings(whole())))
+    assert first["rule"] == of_whole["rule"] and str(first["detail"]).startswith("GPU 5 ")
+    if first["saving_ns"] is not None:
+        assert first["saving_ns"] == pytest.approx(of_whole["saving_ns"], rel=0.25)
+    rules = {each["rule"] for each in findings(whole())} | {"missing", "labels", "exposed"}
+    assert {each["rule"] for each in findings(run)} <= rules, removed
