@@ -17,7 +17,15 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import distinct, means_of, quantiles_of, ranked, ratios, run_starts
+from chopper_core.util.grouping import (
+    distinct,
+    means_of,
+    median_of,
+    quantiles_of,
+    ranked,
+    ratios,
+    run_starts,
+)
 from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_classes
 
 _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
@@ -91,6 +99,8 @@ _STUCK_CHANGES: Final = 50
 _STUCK_NS: Final = 5 * 10**9
 _AT_CAP: Final = 0.97
 """Of its cap a GPU may draw the same all the time."""
+_OVER_CAP: Final = 1.2
+"""Of a cap, the median power: it holds on the average, whatever the peaks."""
 _COVERED: Final = 0.9
 """The part of a run that telemetry has to cover."""
 
@@ -138,6 +148,7 @@ def believed(
         (_without_clock, SignalName.GFX_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
         (_without_clock, SignalName.MEM_MHZ, f"reads less than {_NO_CLOCK_MHZ:.0f} MHz under load"),
         (_zeros, SignalName.POWER_CAP_W, "reads 0 W"),
+        (_exceeded, SignalName.POWER_CAP_W, "is far below the power"),
         (_zeros, SignalName.MEM_C, "reads 0 °C"),
         (_zeros, SignalName.HOTSPOT_C, "reads 0 °C"),
         (_zeros, SignalName.EDGE_C, "reads 0 °C"),
@@ -297,6 +308,19 @@ def _stuck(telemetry: Telemetry, signal: SignalName, product: str) -> _Signals:
             found[gpu, signal] = [
                 _without(each, inside) if each is power else each for each in parts
             ]
+    return found
+
+
+def _exceeded(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Power caps far below what their GPU draws half of the time or more."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        cap, power = (_own(telemetry, gpu, each) for each in (signal, SignalName.POWER_W))
+        if cap is None or power is None or len(power) < _FEWEST:
+            continue
+        ratio = power.value / _at(cap, power)
+        if median_of(ratio[np.isfinite(ratio)]) > _OVER_CAP:
+            found |= _none_of(telemetry, gpu, signal)
     return found
 
 

@@ -38,6 +38,8 @@ _CHANCE_AS_SEEN: Final = 2.0
 """Less is enough where the file has many other places, all of which fit worse."""
 _CLEAR: Final = 0.8
 """Share of the best correlation at which a second place makes it ambiguous."""
+_PART_OF_RUN: Final = 0.25
+"""The least of a run's time that a log covers which is placed by that."""
 _QUARTER_NS: Final = 15 * 60 * 1_000_000_000
 _WEST: Final = -12 * 4
 _EAST: Final = 14 * 4
@@ -165,22 +167,33 @@ class Recording(Struct, frozen=True):
         return any(((begin <= times) & (times <= end)).any() for times in stamps)
 
     def _in_a_zone(self, epoch_ns: int) -> Estimate | str:
-        """The offset of local time without a zone: the zone in which it covers the run.
+        """The offset of local time without a zone: the zone in which it covers the run, or as the
+        only one a good part of it.
 
         Zones are multiples of 15 minutes. Where several fit, the signals decide.
         """
         first, last = ends_of_samples(self._samples())
         begin, end = self._span()
         doubt = self.telemetry.resolution_ns
+        zones = range(_WEST * _QUARTER_NS, (_EAST + 1) * _QUARTER_NS, _QUARTER_NS)
         fitting = [
             zone
-            for zone in range(_WEST * _QUARTER_NS, (_EAST + 1) * _QUARTER_NS, _QUARTER_NS)
+            for zone in zones
             if first - zone + epoch_ns <= begin + 2 * doubt
             and last - zone + epoch_ns >= end - 2 * doubt
         ]
+        how = "the only zone in which it covers the run"
         if not fitting:
-            return "it doesn't cover the run in any time zone"
-        zone, how = fitting[0], "the only zone in which it covers the run"
+            # A log that begins late, or was stopped.
+            least, how = _PART_OF_RUN * (end - begin), "the only zone in which it covers some of it"
+            fitting = [
+                zone
+                for zone in zones
+                if min(last - zone + epoch_ns, end) - max(first - zone + epoch_ns, begin) >= least
+            ]
+            if len(fitting) != 1:
+                return "it doesn't cover the run in any time zone"
+        zone = fitting[0]
         if len(fitting) > 1:
             found = self.estimate()
             if isinstance(found, str):

@@ -358,6 +358,7 @@ class TableRows:
             return self
         block = TableRows([column.take(rows) for column in self._columns], int(rows.sum()))
         block.is_long, block.is_short = self.is_long[rows], self.is_short[rows]
+        block.header = self.header
         return block
 
     def values_of(self, columns: Mapping[str, int], of: Callable[[Cells], Any]) -> Coded:

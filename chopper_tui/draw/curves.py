@@ -155,7 +155,7 @@ class LineDrawer(Drawer[LineChart]):
     tallest = UNLIMITED
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
-        unit = f"{chart.unit}{_begins(chart)}"
+        unit = f"{chart.unit}{_begins(chart)}".removeprefix(", ")
         if (peers := _peers(chart)) is not None:
             names, inks = _named_peers(chart, peers)
             within = glyphs.spark[-1]

@@ -525,7 +525,10 @@ class ScreenParts(SteadyScreen[None]):
             ((part, least_lines, wanted, _),) = evidences
             room = Room(part, max(least_lines, spare), max(wanted, spare), UNLIMITED)
             evidences = [room]
-        last = evidences if stacked or are_beside else [*evidences, *after]
+        # Below a table that would be cut for them they tell less than its rows.
+        others = rows + picture.wanted + sum(each.least for each in evidences)
+        has_room = others + signals.least <= body and not (stacked or are_beside)
+        last = [*evidences, *after] if has_room else evidences
         if is_tree:
             share = round(_CURVES[self.chart] * body)
             upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)

@@ -378,3 +378,15 @@ def test_a_power_that_stays_the_same_under_load_is_that_of_before(
     assert run.sampled["power_w"][1].samples == (41 if is_stuck else 160)
     if is_stuck:
         wording(stuck[0], "power of GPU 1", "doesn't change")
+
+
+@pytest.mark.parametrize(("cap", "is_one"), [(750, True), (650, True), (300, False)])
+def test_a_power_cap_far_below_the_power_is_none(
+    tmp_path: Path, cap: int, is_one: bool, wording: Wording
+) -> None:
+    """Power may be somewhat above the cap at times, not by a fifth half of the time."""
+    rows = [f"0,{700 + at % 7},{cap}" for at in range(20)]
+    run = own_log(tmp_path, "gpu,power_w,power_cap_w", rows)
+    assert ("power_cap_w" in run.sampled) == is_one
+    if not is_one:
+        wording(texts(run)[0], "power cap of GPU 0", "far below the power")

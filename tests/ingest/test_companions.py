@@ -31,7 +31,7 @@ _ERRORS = cycle(
 _COMPANIONS = {
     "rocpd": ("counters.rocpd", "read"),
     "rocprofv3 json": ("counters.rocprofv3_json", "read"),
-    "rocprofv3 csv": ("counters.rocprofv3_csv", "read_process"),
+    "rocprofv3 csv": ("counters.rocprofv3_csv", "read_processes"),
     "amd-smi csv": ("telemetry.amd_smi", "read"),
     "dcgm csv": ("telemetry.dcgm", "read"),
     "own sampler parquet": ("telemetry.sampler", "read"),

@@ -294,6 +294,21 @@ def test_local_time_that_no_zone_brings_to_the_run_is_not_placed(wording: Wordin
     wording(placement.method, "time zone")
 
 
+@pytest.mark.parametrize("span", [(-500, 400), (300, 2000), (100, 600)])
+def test_local_time_of_a_log_of_a_part_of_the_run(span: tuple[int, int], wording: Wording) -> None:
+    """One that was stopped, one that begins late, and both; the run takes 0.9 s."""
+    placement = in_local_time(2, span)
+    assert placement.offset_ns == -2 * HOUR_NS
+    wording(placement.method, "local time of UTC+02:00", "covers some of it")
+
+
+@pytest.mark.parametrize("span", [(-500, 100), (800, 2000), (1000, 2000)])
+def test_local_time_of_a_log_with_hardly_any_of_the_run_has_no_place(
+    span: tuple[int, int],
+) -> None:
+    assert in_local_time(2, span).offset_ns is None
+
+
 def in_local_time(hours: float, span_ms: Stretch, period_ms: float = 1) -> TelemetrySource:
     work = bursts(np.random.default_rng(19), 900)
     samples = sampled(work, period_ms, -int(hours * HOUR_NS), span_ms, 10)

@@ -266,3 +266,19 @@ def test_a_trace_without_activities_is_refused(tmp_path: Path, write: Any, says:
     write(trace)
     with pytest.raises(DataError, match=says):
         open_run(str(trace.write(tmp_path / "a.pftrace")), jobs=1)
+
+
+def test_calls_of_several_processes_in_one_file_are_said(tmp_path: Path, wording: Wording) -> None:
+    """Their ids are the same, and an activity doesn't name its process."""
+    trace = TraceWriter()
+    for pid in (500, 600):
+        trace.track(pid, process={"pid": pid, "process_name": "python"})
+        trace.track(pid + 1, parent_uuid=pid, thread={"pid": pid, "tid": pid})
+        trace.begin(1000 + pid, pid + 1, "hipLaunchKernel", "hip_api", corr_id=1, tid=pid)
+        trace.end(1100 + pid, pid + 1)
+        lane = pid + 2
+        trace.track(lane, name=f"COMPUTE AGENT [{pid // 100}] QUEUE [1] (GPU)")
+        trace.begin(2000 + pid, lane, "gemm", "kernel_dispatch", corr_id=1, agent=pid // 100)
+        trace.end(2400 + pid, lane)
+    run = open_run(str(trace.write(tmp_path / "node.pftrace")), jobs=1)
+    wording.among(run.sources[0].losses, "2 processes", "steps may be another's")

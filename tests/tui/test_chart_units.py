@@ -131,3 +131,8 @@ def test_the_steps_above_lanes_are_in_the_unit_that_suits_them() -> None:
     text = drawn(lanes)
     assert "step s  last 300" in text
     assert "held W" in text
+
+
+def test_a_title_without_a_unit_says_where_the_axis_begins() -> None:
+    chart = LineChart.over("loss", "", "step", "", X, {"loss": 8.0 + SHARES})
+    assert drawn(chart).startswith("loss, axis from 8")

@@ -343,3 +343,14 @@ async def test_on_a_large_screen_rows_come_before_curves(name: str) -> None:
         assert has_all or evidence.size.height <= 8, "what the table needs is its own first"
         rows = len(evidence.drawn) - 1
         assert rows == evidence.size.height - 1 or "more" not in str(evidence.drawn[-1])
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("name", ["kernels", "lost", "losses", "compare"])
+async def test_curves_cut_no_table(name: str, size: tuple[int, int]) -> None:
+    """Of 40 kernels ten were shown above a curve of the clock."""
+    run = demo_run()
+    async with explorer(size, run, View(run.name, name=name)) as at:
+        table, curves = at.explore.table, at.explore.query_one("#last")
+        assert not curves.size.height or table.page >= table.rows

@@ -145,7 +145,11 @@ def _fastest(group: _RunGroup, speed: Speed) -> Finding:
         chance = max(float(speed.chances[1]), 0.001)
         how += f", beyond noise ({'below ' if chance == 0.001 else ''}{percent(chance)} by chance)"
     what = f"{first.name} is the fastest: {_with_unit(first, speed.figure)}{on_gpus}, {how}"
-    if not equal and factor - 1 < _LEAST_FASTER:
+    if equal:
+        every = listed((first.name, *equal))
+        noise = "within the noise of the steps"
+        what = f"{every} are equally fast {noise}: {_with_unit(first, speed.figure)}{on_gpus}"
+    elif factor - 1 < _LEAST_FASTER:
         both = f"{first.name} and {second.name} are equally fast"
         what = f"{both}: {_with_unit(first, speed.figure)}{on_gpus}"
     sizes = [figure_in(row, "gpus") for row in (first, second)]

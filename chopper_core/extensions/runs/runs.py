@@ -46,7 +46,7 @@ from chopper_core.extensions.runs.speed import (
 )
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.phrases import count
+from chopper_core.model.phrases import count, listed
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, LAYOUT_FROM, Setting
 from chopper_core.model.units import Unit, scaled_text
@@ -462,7 +462,11 @@ def _headline(rows: Sequence[RunRow], total: int) -> tuple[str, ...]:
     if speed is not None:
         first = speed.rows[0]
         fastest = scaled_text(figure_in(first, speed.figure), known_column(speed.figure).unit)
-        text += f"; {first.name} is the fastest: {fastest}"
+        equal = [speed.rows[place].name for place in speed.equal]
+        who = f"{first.name} is the fastest"
+        if len(equal) > 1:
+            who = f"{listed(equal)} are equally fast within noise"
+        text += f"; {who}: {fastest}"
     return (text,)
 
 

@@ -166,9 +166,9 @@ def _csv_readers(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> I
     roles = (_of(files, csv.NAME, role) for role in (csv.COUNTERS, csv.KERNEL_TRACE))
     for counter, trace in zip_longest(*roles):
         file = counter or trace
-        given = [each.path if each else None for each in (counter, trace)]
-        given.append(own[0].path if own else _nearest(file.path, agents))
-        yield file, partial(_listed, csv.read_process, *given, apis, copies)
+        described = own[0].path if own else _nearest(file.path, agents)
+        counted, traced = (each.path if each else None for each in (counter, trace))
+        yield file, partial(csv.read_processes, counted, traced, described, apis, copies)
 
 
 def _listed(read: Callable[..., DispatchRun], *given: Any) -> list[DispatchRun]:

@@ -1,12 +1,14 @@
 """rocprofv3 CSV: counters, kernels, copies, agents and API calls of one process, ROCm 6.2 to 7.
 
 Columns are found by name in any case and order; files written by `rocpd convert` have a `Guid`
-first. Counter values are sums over all instances of a counter.
+first, and the rows of several processes, whose ids are the same. Counter values are sums over all
+instances of a counter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -19,10 +21,13 @@ from chopper_core.sources.counters.references import gpus_by_id
 from chopper_core.sources.counters.tables import CSV_COLUMNS, DispatchTable, copy_name
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.tables.column import TableRows
+from chopper_core.tables.columns import NameInterner
 from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (CSV)"
@@ -45,7 +50,7 @@ _CALL_COLUMNS: Final = {
 }
 _USED_OF_CALLS: Final = frozenset(
     (*chain.from_iterable(_CALL_COLUMNS.values()), "domain", "kind", "function", "operation",
-     "name", "process_id")
+     "name", "process_id", "guid")
 )  # fmt: skip
 _COPY_COLUMNS: Final = {
     **{name: CSV_COLUMNS[name] for name in ("start_ns", "end_ns", "correlation", "queue")},
@@ -53,8 +58,9 @@ _COPY_COLUMNS: Final = {
 }
 _ENDS: Final = ("destination_agent_id", "source_agent_id")
 _USED_OF_COPIES: Final = frozenset(
-    (*chain.from_iterable(_COPY_COLUMNS.values()), *_ENDS, "kind", "direction")
+    (*chain.from_iterable(_COPY_COLUMNS.values()), *_ENDS, "kind", "direction", "guid")
 )
+_MOST_PROCESSES: Final = 1_000
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
 _NOT_USED: Final = (
@@ -86,43 +92,66 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read counters, or a kernel trace, without the other files of the process.
 
-    Raises DataError as `read_process` does.
+    Raises DataError as `read_processes` does.
     """
-    return [read_process(path, progress=progress)]
+    return read_processes(path, progress=progress)
 
 
-def read_process(
+def read_processes(
     counters: Path | None = None,
     kernel_trace: Path | None = None,
     agent_info: Path | None = None,
     api_traces: Sequence[Path] = (),
     copies: Sequence[Path] = (),
     progress: Progress = silent,
-) -> DispatchRun:
-    """Read the dispatches of one process with their counters.
+) -> list[DispatchRun]:
+    """Read the dispatches of one process, or of each that converted files have, with counters.
 
     Counters and kernel trace are joined by dispatch id, else by occurrence if they come from two
     executions. Raises DataError if neither file has a dispatch.
     """
     agents = [] if agent_info is None else read_agents(agent_info)
-    runs: list[DispatchRun] = []
-    for path in filter(None, (kernel_trace, counters)):
-        table = DispatchTable(Losses(), agents)
-        for batch in CsvFile(path, table.losses).batches(progress):
-            columns = table.csv_columns(batch)
-            if batch.has("counter_name") and not batch.has("dispatch_id"):
-                columns["dispatch_id"] = columns["correlation"]
-            table.add_csv(batch, columns, {})
-        if not runs:
+    found: dict[str, list[DispatchRun]] = {}
+    paths = [path for path in (kernel_trace, counters) if path is not None]
+    for path in paths:
+        losses = Losses()
+        tables: dict[str, DispatchTable] = {}
+        for batch in CsvFile(path, losses).batches(progress):
+            for guid, rows in _by_process(batch):
+                if guid not in tables:
+                    if len(tables) == _MOST_PROCESSES:
+                        raise DataError(f"{path} has rows of over {len(tables):,} processes.")
+                    # What is lost of the file is noted once.
+                    tables[guid] = DispatchTable(Losses() if tables else losses, agents)
+                columns = tables[guid].csv_columns(rows)
+                if rows.has("counter_name") and not rows.has("dispatch_id"):
+                    columns["dispatch_id"] = columns["correlation"]
+                tables[guid].add_csv(rows, columns, {})
+        tables = tables or {"": DispatchTable(losses, agents)}
+        if not found:
             for api_trace in host_side(api_traces):
-                _read_host_side(api_trace, table)
+                _read_host_side(api_trace, tables)
             for each in copies:
-                _read_copies(each, table)
-        runs.append(table.finish(path, FORMAT))
-    if not any(len(run.dispatches) for run in runs):
-        names = " and ".join(str(run.paths[0]) for run in runs)
+                _read_copies(each, tables)
+        for guid, table in tables.items():
+            found.setdefault(guid, []).append(table.finish(path, FORMAT))
+    if not any(len(run.dispatches) for runs in found.values() for run in runs):
+        names = " and ".join(map(str, paths))
         raise DataError(f"{names} has no dispatches; was the program profiled to its end?")
-    return runs[0] if len(runs) == 1 else join_same_process(runs[0], runs[1])
+    return [
+        runs[0] if len(runs) == 1 else join_same_process(runs[0], runs[1])
+        for runs in found.values()
+    ]
+
+
+def _by_process(batch: TableRows) -> Iterator[tuple[str, TableRows]]:
+    """The rows of each process; converted files say of which each is."""
+    if not batch.has("guid"):
+        yield "", batch
+        return
+    texts, codes = batch.column("guid").coded
+    for code in distinct(codes).tolist():
+        yield texts[code], batch.take(codes == code)
 
 
 def read_agents(path: Path) -> list[Agent]:
@@ -135,7 +164,9 @@ def read_agents(path: Path) -> list[Agent]:
     for batch in file.batches():
         columns = [batch.column(index).texts for index in file.header.values()]
         rows += [dict(zip(file.header, row, strict=True)) for row in zip(*columns, strict=True)]
-    return list(gpus_by_id(dict(enumerate(rows))).values())
+    # Converted files have them once for each process.
+    once = {tuple((key, row[key]) for key in row if key != "guid"): row for row in rows}
+    return list(gpus_by_id(dict(enumerate(once.values()))).values())
 
 
 def host_side(api_traces: Sequence[Path]) -> list[Path]:
@@ -150,33 +181,46 @@ def _domain(path: Path) -> str:
     return rows[1][place].upper() if len(rows) > 1 and place < len(rows[1]) else ""
 
 
-def _read_host_side(path: Path, table: DispatchTable) -> None:
+def _read_host_side(path: Path, tables: Mapping[str, DispatchTable]) -> None:
     losses = Losses()
+    first = next(iter(tables.values()))
     for batch in CsvFile(path, losses).batches():
-        table.unused |= dict.fromkeys(name for name in batch.header if name not in _USED_OF_CALLS)
-        domains = batch.column("domain", "kind")
-        is_marker = domains.mapped_codes(lambda one: one.upper().startswith(_MARKER)) > 0
-        functions = batch.column("function", "operation", "name")
-        columns = batch.read(_CALL_COLUMNS)
-        columns["name"] = functions.mapped_codes(table.names.__getitem__)
-        marks = {name: column[is_marker] for name, column in columns.items()}
-        table.host.add_ranges(marks)
-        columns["name"] = functions.mapped_codes(table.call_name)
-        table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
-    _add_losses(path, losses, table)
+        first.unused |= dict.fromkeys(name for name in batch.header if name not in _USED_OF_CALLS)
+        for guid, rows in _by_process(batch):
+            if (table := tables.get(guid)) is None:
+                continue
+            domains = rows.column("domain", "kind")
+            is_marker = domains.mapped_codes(lambda one: one.upper().startswith(_MARKER)) > 0
+            functions = rows.column("function", "operation", "name")
+            columns = rows.read(_CALL_COLUMNS)
+            columns["name"] = functions.mapped_codes(table.names.__getitem__)
+            marks = {name: column[is_marker] for name, column in columns.items()}
+            table.host.add_ranges(marks)
+            columns["name"] = functions.mapped_codes(table.call_name)
+            table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
+    _add_losses(path, losses, first)
 
 
-def _read_copies(path: Path, table: DispatchTable) -> None:
+def _read_copies(path: Path, tables: Mapping[str, DispatchTable]) -> None:
     losses = Losses()
+    first = next(iter(tables.values()))
     for batch in CsvFile(path, losses).batches():
-        table.unused |= dict.fromkeys(name for name in batch.header if name not in _USED_OF_COPIES)
-        columns = batch.read(_COPY_COLUMNS)
-        to_gpu, from_gpu = (batch.column(end).mapped_codes(table.agents.known) for end in _ENDS)
-        columns["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
-        names = batch.column("direction")
-        columns["name"] = names.mapped_codes(lambda text: table.names[copy_name(text)])
-        table.add_copies(columns)
-    _add_losses(path, losses, table)
+        first.unused |= dict.fromkeys(name for name in batch.header if name not in _USED_OF_COPIES)
+        for guid, rows in _by_process(batch):
+            if (table := tables.get(guid)) is None:
+                continue
+            columns = rows.read(_COPY_COLUMNS)
+            to_gpu, from_gpu = (rows.column(end).mapped_codes(table.agents.known) for end in _ENDS)
+            columns["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
+            columns["name"] = rows.column("direction").mapped_codes(
+                partial(_copy_code, table.names)
+            )
+            table.add_copies(columns)
+    _add_losses(path, losses, first)
+
+
+def _copy_code(names: NameInterner, direction: str) -> int:
+    return names[copy_name(direction)]
 
 
 def _add_losses(path: Path, losses: Losses, table: DispatchTable) -> None:

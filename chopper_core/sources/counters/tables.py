@@ -77,7 +77,7 @@ _USED: Final = frozenset((
     *(name for names in CSV_COLUMNS.values() for name in names),
     *KERNEL,
     *_GPU,
-    *("counter_name", "counter_value"),
+    *("counter_name", "counter_value", "guid"),
 ))  # fmt: skip
 PASS_NUMBER: Final = late(r"(?:_\d+|\.\d+)$")
 """After a column of rocprof-compute that each pass repeats."""

@@ -69,6 +69,10 @@ _IN_TRACK: Final = re.compile(r"\[\s*\"?\s*(\d+)\s*\"?\s*\]")
 _FIGURES: Final = {"registers_per_thread": "registers per thread",
                    "shared_mem_dynamic": "shared memory"}  # fmt: skip
 _MOST_SIZE: Final = 1 << 31
+_SEVERAL: Final = (
+    "It has calls of {} processes, and doesn't say which of them an activity is of: launches and "
+    "steps may be another's. Give a file per process, or the databases that it was made of."
+)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -109,6 +113,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     losses.note(losses.bad_times, "event", "without a valid time left out")
     losses.note(losses.unreadable_events, "packet", "could not be read")
     losses.note(reader.without_gpu, "activity", "names no GPU: they count as those of one")
+    if len(reader.processes) > 1:
+        losses.notes.append(_SEVERAL.format(len(reader.processes)))
     finished = tables.finished(base_ns)
     unused = {**finished.pop("unused_events"), **source.unused}
     counts = {**finished.pop("event_counts"), **source.unused}
@@ -140,6 +146,8 @@ class _PacketReader:
         self.tables = TraceTables(Repeats(path))
         self.base_ns = -1
         self.without_gpu = 0
+        self.processes: set[int] = set()
+        """Those with calls or markers of rocprof."""
         self._source = source
         self._slices: defaultdict[int, list[Slice]] = defaultdict(list)
         self._events: list[Event] = []
@@ -215,6 +223,7 @@ class _PacketReader:
         thread = arguments.get("tid")
         if _CALLS.fullmatch(category) or _MARKERS.fullmatch(category):
             fields["cat"] = "cuda_runtime" if _CALLS.fullmatch(category) else "user_annotation"
+            self.processes.add(place[0])
             fields["tid"] = thread if isinstance(thread, int) else place[1]
             return {**fields, "args": {"correlation": _correlation(arguments)}}
         is_copy = _COPIES.fullmatch(category) or _COPY_NAME.search(each.name)

@@ -16,10 +16,10 @@ from tests.programs.bench.processes import ROOT, python, run
 _READ = """
 import sys; from pathlib import Path
 from chopper_core.sources.counters.rocpd import read as read_rocpd
-from chopper_core.sources.counters.rocprofv3_csv import read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_processes
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
 path = Path(sys.argv[1])
-read = {".csv": lambda path: [read_process(counters=path)], ".json": read_json,
+read = {".csv": lambda path: read_processes(counters=path), ".json": read_json,
         ".db": read_rocpd}[path.suffix]
 read(path)
 """

@@ -12,9 +12,10 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.hardware import DERIVED, SUM, counter_info
 from chopper_core.model.table import Category
 from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
-from chopper_core.sources.counters.rocprofv3_csv import read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_processes
 from chopper_core.sources.kernel_names import clean_kernel_name
 from chopper_core.tables.column import TableColumn
+from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
 from tests.wording import Wording
 
@@ -41,7 +42,7 @@ def test_columns_are_found_by_header(tmp_path: Path, version: str, case: type, g
     if guid:
         columns, rows = ["Guid", *columns], [["0198-77", *row] for row in rows]
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
-    run = read_process(counters=path)
+    (run,) = read_processes(counters=path)
     assert [run.names[code] for code in run.dispatches.name] == [
         "gemm",
         "void add<float, 4>(float*, int)",
@@ -68,7 +69,7 @@ def test_agents(tmp_path: Path, written: str | int, node: int, type_index: int) 
     )  # fmt: skip
     columns, rows = counter_rows(KERNELS, VALUES, Agent_Id=written)
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
-    run = read_process(counters=path, agent_info=agents)
+    (run,) = read_processes(counters=path, agent_info=agents)
     (gpu,) = set(run.dispatches.gpu.tolist())
     agent = run.agents[gpu]
     assert (agent.node_id, agent.type_index, agent.xccs) == (node, type_index, 8)
@@ -103,7 +104,7 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path, wording: Wording) -> N
          ["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 2, 220, 230],
          ["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 3, 400, 410]],
     )  # fmt: skip
-    run = read_process(counters=counters, kernel_trace=trace, api_traces=(markers, calls))
+    (run,) = read_processes(counters=counters, kernel_trace=trace, api_traces=(markers, calls))
     rows_there = run.dispatches
     assert len(rows_there) == 3 and run.passes == 1
     first, second = run.join_notes
@@ -115,7 +116,7 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path, wording: Wording) -> N
     regions = [run.names[code] if code >= 0 else None for code in rows_there.region]
     assert regions == [None, "layer 3", "step"]
     assert np.array_equal(rows_there.counters["SQ_WAVES"], [np.nan, 2, np.nan], equal_nan=True)
-    run = read_process(kernel_trace=trace, api_traces=(markers,))
+    (run,) = read_processes(kernel_trace=trace, api_traces=(markers,))
     regions = [run.names[code] for code in run.dispatches.region]
     assert regions == ["step"] * 3
     wording(run.join_notes[0], "on the GPU")
@@ -210,7 +211,7 @@ def test_long_names_and_gzip(tmp_path: Path) -> None:
     packed = tmp_path / "2_counter_collection.csv"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     for path in (plain, packed):
-        run = read_process(counters=path)
+        (run,) = read_processes(counters=path)
         assert run.names == [name, "gemm"] and not run.losses.notes
 
 
@@ -308,3 +309,54 @@ def test_calls_of_hip_and_copies_are_in_the_run(tmp_path: Path, named: str) -> N
     assert [gpu.device for gpu in run.gpus] == [2]
     assert run.sources[0].events == {"dispatch": 2, "copy": 2, "call": 5}
     assert int(table.exposed_copy_ns.sum()) == 120
+
+
+def test_rows_of_several_processes_in_converted_files(tmp_path: Path) -> None:
+    """`rocpd convert` writes the processes of several databases into one file of each kind: ids are
+    those of a process, and each has a GPU, three calls and steps of its own, half a step apart."""
+    kernels, calls, ranges, agents, expected = [], [], [], [], []
+    for rank, node in enumerate((2, 3)):
+        guid = f"0198-{9 - rank}"
+        agents += [[guid, 0, "CPU"], [guid, 2, "GPU"], [guid, 3, "GPU"]]
+        for step in (3, 4, 5):
+            at = 100_000 * step + 50_000 * rank
+            ranges.append(
+                [guid, "MARKER_CORE_RANGE_API", f"step {step}", 70, 7, 0, at, at + 99_000]
+            )
+            calls.append(
+                [guid, "HIP_RUNTIME_API", "hipLaunchKernel", 70, 7, step, at + 90_000, at + 92_000]
+            )
+            kernels.append([guid, "KERNEL_DISPATCH", f"Agent {node}", 1, 7, step, "gemm", step,
+                            at + 95_000, at + 140_000])  # fmt: skip
+            expected.append((rank, node, step, at + 90_000))
+    head = ["Guid", "Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id",
+            "Start_Timestamp", "End_Timestamp"]  # fmt: skip
+    write_csv(tmp_path / "out_hip_api_trace.csv", head, calls)
+    write_csv(tmp_path / "out_marker_api_trace.csv", head, ranges)
+    write_csv(tmp_path / "out_agent_info.csv", ["Guid", "Node_Id", "Agent_Type"], agents)
+    write_csv(
+        tmp_path / "out_kernel_trace.csv",
+        ["Guid", "Kind", "Agent_Id", "Queue_Id", "Thread_Id", "Dispatch_Id", "Kernel_Name",
+         "Correlation_Id", "Start_Timestamp", "End_Timestamp"],
+        kernels,
+    )  # fmt: skip
+    run = open_run(str(tmp_path), jobs=1)
+    table = run.table
+    rows = np.flatnonzero(table.category == Category.KERNEL)
+    gpus = [run.gpus[gpu] for gpu in table.gpu[rows]]
+    found = zip(
+        [gpu.rank for gpu in gpus], [gpu.device for gpu in gpus],
+        table.iteration[rows].tolist(), table.launch_ns[rows].tolist(), strict=True,
+    )  # fmt: skip
+    assert sorted(found) == expected
+    assert not run.doubts
+
+
+def test_more_processes_than_any_node_has_are_refused(tmp_path: Path) -> None:
+    path = write_csv(
+        tmp_path / "out_kernel_trace.csv",
+        ["Guid", "Kind", "Agent_Id", "Kernel_Name", "Start_Timestamp", "End_Timestamp"],
+        [[number, "KERNEL_DISPATCH", 2, "gemm", 1, 2] for number in range(1_001)],
+    )
+    with pytest.raises(DataError, match="over 1,000 processes"):
+        read_processes(kernel_trace=path)

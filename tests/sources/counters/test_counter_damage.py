@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.rocprofv3_csv import read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_processes
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, read_counters, write_csv
 from tests.sources.counters.test_counter_json import process
@@ -79,7 +79,7 @@ def test_losses_are_counted_in_sentences(tmp_path: Path, wording: Wording) -> No
     for row in odd:
         text += ",".join(f'"{field}"' for field in row) + "\n"
     path.write_text(text + '"1","1","Agent')
-    run = read_process(counters=path)
+    (run,) = read_processes(counters=path)
     assert len(run.dispatches) == 4
     assert run.losses.truncated and run.losses.bad_times == 1
     assert run.losses.unreadable_events == 3
@@ -93,6 +93,6 @@ def test_a_repeated_value_that_differs_is_noted(tmp_path: Path, wording: Wording
     columns, rows = counter_rows(KERNELS, {"SQ_WAVES": [1, 2, 3]})
     _, more = counter_rows(KERNELS, {"SQ_WAVES": [1, 5, 3]})
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows + more)
-    run = read_process(counters=path)
+    (run,) = read_processes(counters=path)
     assert run.dispatches.counters["SQ_WAVES"].tolist() == [1, 2, 3]
     wording.among(run.losses.notes, "1 value")

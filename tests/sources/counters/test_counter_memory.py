@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.rocprofv3_csv import read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_processes
 from chopper_core.sources.counters.tables import CounterValues
 from chopper_core.tables.losses import Losses
 from tests.limited import NEEDS_LINUX, run_limited
@@ -26,7 +26,7 @@ import csv, json, sqlite3
 import numpy as np
 import pyarrow, pyarrow.csv
 from chopper_core.sources.counters.rocpd import read as read_rocpd
-from chopper_core.sources.counters.rocprofv3_csv import read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_processes
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
 
 # One thread for reading, started before the limit.
@@ -35,7 +35,7 @@ pyarrow.set_cpu_count(1)
 pyarrow.csv.read_csv(pyarrow.BufferReader(b"a\\n1\\n"))
 """
 READ = {
-    ".csv": "run = read_process(counters=path)",
+    ".csv": "(run,) = read_processes(counters=path)",
     ".json": "(run,) = read_json(path)",
     ".db": "(run,) = read_rocpd(path)",
 }
@@ -100,7 +100,7 @@ def test_instances_are_added_up_on_the_way() -> None:
 
 WIDE = """
 try:
-    read_process(counters=path)
+    read_processes(counters=path)
 except Exception as error:
     print(error)
 """
@@ -130,7 +130,7 @@ def test_counters_of_other_dispatches_each_are_read(tmp_path: Path) -> None:
     """Sorted by counter, or backwards: each value stays with its dispatch."""
     rows = [f"k{n % 7},{n % 7},0,C{n},{n}\n" for n in range(9_000)]
     (path := tmp_path / "a_counter_collection.csv").write_text(HEADS + "".join(reversed(rows)))
-    counters = read_process(counters=path).dispatches.counters
+    counters = read_processes(counters=path)[0].dispatches.counters
     assert len(counters) == 9_000
     for n in range(0, 9_000, 97):
         wanted = [n if dispatch == n % 7 else np.nan for dispatch in range(7)]
