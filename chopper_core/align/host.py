@@ -20,6 +20,7 @@ from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
+    counted,
     distinct,
     first_equal,
     isin,
@@ -34,6 +35,8 @@ from chopper_core.work.kernel_classes import communication_classes, kernel_class
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
+_MANY_NODES: Final = 0.1
+"""Of the nodes that the thread with most of them runs: a few run where backward begins."""
 STARTS_WORK: Final = late(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 _REENTRANT_FRAME = late(r": backward$")
 REPLAYS_GRAPH: Final = late(r"GraphLaunch")
@@ -323,12 +326,23 @@ class Host:
 
     @cached_property
     def autograd_threads(self) -> Int32:
-        """Threads that run only backward work of the step."""
-        backward = distinct(self.ranges.thread[self.named(BACKWARD_NODE)])
+        """Threads that run only backward work of the step: annotations of the loop are on others,
+        or else the operators that autograd numbers as it records them."""
+        threads = self.ranges.thread
+        found, nodes = counted(threads[self.named(BACKWARD_NODE)])
+        backward = found.astype(np.int32)
         own = self.is_annotation & self.named(
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
         )
-        return backward[~isin(backward, self.ranges.thread[own])]
+        if own.any():
+            return backward[~isin(backward, threads[own])]
+        backward = backward[nodes >= _MANY_NODES * nodes.max(initial=0)]
+        recorded = self.is_operator & (self.ranges.sequence >= 0)
+        rows = np.flatnonzero(recorded & (self.ranges.forward_thread <= 0))
+        rows = rows[isin(threads[rows], backward)]
+        forward = distinct(threads[rows[~self.in_nodes(rows)]])
+        only: Int32 = backward[~isin(backward, forward)]
+        return only
 
 
 class ManyRanges(Struct, frozen=True):

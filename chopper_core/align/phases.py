@@ -137,8 +137,17 @@ def label_phases(
     uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
     labels.fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
     labels.fill(Phase.FORWARD, Rule.ANNOTATION, forward)
-    # A thread without ranges of its own works for those of another one.
-    elsewhere = ~isin(points.thread, distinct(host.ranges.thread[host.annotations]))
+    # A thread without ranges of its own, or with some of backward alone, works for another one.
+    own, backward = (
+        distinct(threads)
+        for threads in (
+            host.ranges.thread[host.annotations],
+            speaking.thread[speaking.value == Phase.BACKWARD],
+        )
+    )
+    others = distinct(speaking.thread[speaking.value != Phase.BACKWARD])
+    elsewhere = ~isin(points.thread, own)
+    elsewhere |= isin(points.thread, backward[~isin(backward, others)])
     anywhere = speaking.innermost(points, elsewhere & labels.missing(), any_thread=True)
     labels.fill(anywhere, Rule.ANNOTATION, anywhere == Phase.BACKWARD)
 
@@ -250,10 +259,11 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
 
 
 def _like_neighbours(labels: Labels, where: Mask, iterations: Labels, order: Order) -> None:
-    """Unlinked activities take the phase of the nearest linked one in the same step."""
+    """Unlinked activities take the phase of the nearest linked one in the same step, if known."""
     known = ~labels.missing()
     if (known | ~where).all():
         return
-    for neighbour in (order.nearest(known, forwards=way) for way in (False, True)):
+    for neighbour in (order.nearest(known | ~where, forwards=way) for way in (False, True)):
         same = (neighbour >= 0) & (iterations.codes[neighbour] == iterations.codes)
+        same &= known[neighbour]
         labels.fill(labels.codes[neighbour], Rule.NEIGHBOUR, where & same)

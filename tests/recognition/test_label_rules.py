@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,32 @@ def accumulation(trace: TinyTrace) -> None:
     trace.launch(GEMM, 310, thread=AUTOGRAD)
 
 
+def unannotated(trace: TinyTrace) -> None:
+    """No range of the loop, and the first node of the backward graph on the main thread."""
+    for place in range(3):
+        trace.op("aten::mm", 20 * place, 20 * place + 10, **{"Sequence number": place})
+        trace.launch(GEMM, 20 * place + 2)
+    trace.op(EVALUATE + "DDPSinkBackward", 100, 110)
+    trace.launch(ADD, 102)
+    trace.op(EVALUATE + "MmBackward0", 120, 140, AUTOGRAD)
+    trace.launch(GEMM, 125, thread=AUTOGRAD)
+    trace.launch(ADD, 145, thread=AUTOGRAD)
+
+
+def hooks(trace: TinyTrace, *, around: bool) -> None:
+    """No operators; FSDP's ranges on autograd's thread, and one around its backward on the main."""
+    trace.note("ProfilerStep#1", 0, 1000)
+    trace.launch(SOFTMAX, 20)
+    trace.launch(GEMM, 30)
+    if around:
+        trace.note("## backward ##", 90, 300)
+    trace.note("FSDP::pre_backward", 100, 110, AUTOGRAD)
+    trace.launch(ADD, 102, thread=AUTOGRAD)
+    trace.launch(GEMM, 150, thread=AUTOGRAD)
+    trace.note("FSDP::post_backward_reduce", 200, 210, AUTOGRAD)
+    trace.launch(ADD, 202, thread=AUTOGRAD)
+
+
 def pipeline(trace: TinyTrace) -> None:
     """A zero-bubble schedule: forward, gradient of the input, gradient of the weight."""
     trace.note("ProfilerStep#1", 0, 1000)
@@ -110,6 +137,18 @@ PHASES = {
     "autograd's thread is backward, what the main thread launches before it forward": (
         with_autograd,
         ["forward", "forward", "backward", "other"],
+    ),
+    "a thread that runs forward operators isn't autograd's": (
+        unannotated,
+        [*["forward"] * 3, "backward", "backward", "backward"],
+    ),
+    "ranges of parts of backward say nothing of what is beside them": (
+        partial(hooks, around=False),
+        ["forward", "none", "backward", "backward", "backward"],
+    ),
+    "a range around backward holds the work of autograd's thread": (
+        partial(hooks, around=True),
+        ["forward", "forward", "backward", "backward", "backward"],
     ),
     "between two backward passes lies forward work": (
         accumulation,
