@@ -72,6 +72,8 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
+_TOLD_APART: Final = 24
+"""Cells of a kernel's name."""
 _SHORT_NAME: Final = 12
 _SHORT_WORD: Final = 13
 """Cells of names and of words where `FIGURES` have no room otherwise."""
@@ -361,7 +363,12 @@ def plan(
     is_whole = is_place and not lanes and width >= _WITH_FIGURES
     least = FIGURES if is_whole else _MIN_COLUMNS
     shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1], least)
-    if is_whole and len(shown) < min(least, len(columns)):
+    # Kernels are told apart by names, which one line of headings would cut; in the tree the bars
+    # and sparklines that give way for two lines are worth more.
+    left = width - PREFIX - _cells(shown, sparks) - 1
+    is_of_kernels = frame.level == "kernel" and frame.view.name
+    is_named = not is_of_kernels or left >= min(longest, _TOLD_APART)
+    if is_whole and (len(shown) < min(least, len(columns)) or not is_named):
         most = width - PREFIX - min(longest, _SHORT_NAME) - 1
         shown, sparks = _in_two_lines(frame, columns, room, most, must, least), ()
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)

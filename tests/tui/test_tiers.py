@@ -82,3 +82,15 @@ async def test_a_heading_of_two_lines_reads_as_in_one(name: str) -> None:
             assert whole in (texts[column.name], texts[column.name].replace("% of parent", "%"))
         lines = heading_lines(at)
         assert {cell_width(line) for line in lines} == {at.explore.table.size.width}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["kernels", "lost"])
+async def test_names_of_kernels_are_not_cut_for_one_line_of_headings(name: str) -> None:
+    """At 80 columns they had 16 cells: `ncclDevKer…neric`."""
+    run = demo_run()
+    async with explorer((80, 24), run, View(run.name, name=name)) as at:
+        layout = at.explore.table.layout_plan
+        assert layout is not None and layout.name_width >= 24
+        assert len(layout.columns) >= 5
+        assert "ncclDevKernel_Generic" in at.text() or name == "lost"
