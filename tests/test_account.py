@@ -616,7 +616,7 @@ def all_frames(run: Run) -> Iterator[Frame]:
                 yield query(run, View(run.name, name=spec.name, by=by))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [*SOME_GPUS, *RUNS])
 def test_every_legend_bar_and_column_of_shares_adds_up(name: str) -> None:
     run = {**RUNS, **SOME_GPUS}[name]()

@@ -30,8 +30,29 @@ _WAITS: Final = {
     "than {than}",
     "launch": "starts kernels late after their launch: between launch and start it is idle for "
     "{taken} longer than {than}",
+    "idle": "is idle (no launch record shows why) for {taken} longer than {than}",
     "copies": "copies with nothing else running for {taken} longer than {than}",
 }
+UNKNOWN_IDLE: Final = "idle before activities without a launch record"
+
+
+def idle_kind(stand: RankLeads, place: int) -> str:
+    """What most of a GPU's idle time after launch calls is, or that without any."""
+    nodes = stand.split("gpu")
+    at = nodes.codes("gpu").tolist().index(stand.gpus[place])
+    latency, after, unknown = (
+        nodes.sum(f"idle_{name}_ns")[at] for name in ("latency", "launch", "unknown")
+    )
+    kinds = {"launch-bound": latency, "waits in queue": after - latency, UNKNOWN_IDLE: unknown}
+    return max(kinds, key=lambda kind: kinds[kind])
+
+
+def cause_shown(stand: RankLeads, late: Straggler) -> str | None:
+    """The cause of a straggler as far as the run shows it: without launch records, a GPU that
+    starts kernels late is `idle`."""
+    if late.cause == "launch" and idle_kind(stand, late.place) == UNKNOWN_IDLE:
+        return "idle"
+    return late.cause
 
 
 def late_in_short(stand: RankLeads, late: Straggler) -> str:
@@ -64,6 +85,8 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
         return f"'s host is {taken} late{where.partition(' (')[0]}"
     if late.cause == "copies":
         return f" copies for {taken} more than its peers"
+    if cause_shown(stand, late) == "idle":
+        return f" is idle for {taken} more than its peers"
     return f" starts kernels {taken} late after their launch"
 
 
@@ -108,7 +131,9 @@ def why_late(
         where = cause_beyond(stand.run, stand.gpus[place], peers, when)
         where += place_late(stand, late)
     than = "the other GPU" if len(peers) == 2 else "the others' median"
-    text = _WAITS[late.cause].format(where=where, taken=f"{longer}{each}", than=than)
+    text = _WAITS[cause_shown(stand, late) or late.cause].format(
+        where=where, taken=f"{longer}{each}", than=than
+    )
     which = _copies(stand, late) if late.cause == "copies" else ""
     if copied := _also_copied(stand, late):
         which = f", and it copies for {time(copied)} more"

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.groups import Groups, gpu_by_gpu, work_of
+from chopper_core.model.groups import Groups, comparable_kernels, gpu_by_gpu, work_of
 from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import (
     LEVELS,
@@ -192,7 +192,11 @@ def _spans(
 
     begin = run_minima(start, first)
     elapsed = run_maxima(start + took, first) - begin
-    busy, overlapped, work = (run_sums(n, first) for n in (took, in_comm, work_of(table, own)))
+    work = work_of(table, own)
+    outside = np.flatnonzero(table.layer[own] == NO_LABEL)
+    # All of an operation in a layer are the same as in another; outside, each stands alone.
+    work[outside] = comparable_kernels(table, own[outside])
+    busy, overlapped, work = (run_sums(n, first) for n in (took, in_comm, work))
     hidden = overlapped if copying is None else run_sums(masked, first)
     return OperationInstances(node, own[first], begin, elapsed, busy, overlapped, hidden, work)
 

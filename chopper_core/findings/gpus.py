@@ -23,6 +23,7 @@ from chopper_core.analyses.matched_kernels import compared_iterations, occurrenc
 from chopper_core.analyses.pipeline import LONG, Pipeline, longest_stage, pipeline_of
 from chopper_core.analyses.why_late import (
     ONE_PLACE_SHARE,
+    cause_shown,
     late_in_short,
     layers_slower,
     longer_in_all_ns,
@@ -119,6 +120,7 @@ _ITS: Final = {
     "work": "has more work",
     "host": "is held back by its host",
     "launch": "starts kernels late after their launch",
+    "idle": "is idle for longer",
     "copies": "copies for longer",
 }
 """Cause → what a GPU does, in a title."""
@@ -128,6 +130,7 @@ _THEIR: Final = {
     "work": "have more work",
     "host": "are held back by their hosts",
     "launch": "start kernels late after their launch",
+    "idle": "are idle for longer",
     "copies": "copy for longer",
 }
 
@@ -231,7 +234,7 @@ def _together(
     shown = _MAX_LISTED if named == by_number("GPU", gpus) else 1
     texts = [each.detail.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
-    what = _THEIR.get(late[0][0].cause or "", "come last")
+    what = _THEIR.get(cause_shown(leads, late[0][0]) or "", "come last")
     _, most = max(late, key=lambda each: each[1].cost_ns or 0.0)
     text = f"{named} hold the others back: {'; '.join(texts)}{more}"
     _, _, delays = most.detail.partition("; it delays ")
@@ -266,7 +269,7 @@ def _in_turn(
         f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
     )
     delays = [late.once_ns for late, _ in turns]
-    what = _ITS.get(turns[0][0].cause or "", "comes last")
+    what = _ITS.get(cause_shown(leads, turns[0][0]) or "", "comes last")
     is_host = turns[0][0].cause == "host"
     text = texts.pop() if len(texts) == 1 else what
     found = context.finding(
@@ -370,7 +373,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         evidence,
         kind,
         None if is_setup else lost_ns,
-        is_measured=bool(text),
+        is_measured=bool(text) and cause_shown(leads, late) == late.cause,
         is_repeated=len(late.when) > 1,
         group=Group.BETTER if is_setup else None,
         gpu=gpu,

@@ -264,7 +264,8 @@ class PlacedFinding(Struct, eq=False):
         together = self.finding.together_ns
         if together is None or self.finding.is_bound:
             return False
-        return self.parts != [] or self.hides_much(together)
+        named = self.finding.together_with
+        return self.hides_much(together) or any(each.finding.title == named for each in self.parts)
 
     @property
     def rank(self) -> tuple[bool, float]:

@@ -221,10 +221,11 @@ class KeyFigures(Pane):
             if len(text) > height > 0:
                 more = f" {self.glyphs.ellipsis}"
                 room, last = width - len(more) - 1, []
-                for piece, ink in text[height - 1]:
-                    # A sentence ends early; in its middle it would say something else.
-                    last.append((first_cells(piece, room).rstrip(), ink))
-                    room = max(room - cell_width(piece), 0)
+                for phrase, ink in text[height - 1]:
+                    # A sentence ends early; without its middle it would say something else.
+                    is_cut = cell_width(phrase) > room
+                    last.append((first_cells(phrase, room).rstrip() if is_cut else phrase, ink))
+                    room = max(room - cell_width(phrase), 0)
                 text[height - 1 :] = [[*last, (more, "text")]]
             return text
         line: list[tuple[str, str]] = [(" ", "text")]

@@ -30,7 +30,7 @@ def few(patch: pytest.MonkeyPatch, run: Run, iterations: float) -> Run:
     return replace(run)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fitting", [2.5, 5.5, 9.5])
 def test_some_iterations_stand_for_all(
     long_run: Run, monkeypatch: pytest.MonkeyPatch, fitting: float, wording: Wording

@@ -311,6 +311,7 @@ LOGS = [
 ]
 
 
+@pytest.mark.few(26)
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize(("step", "mark"), [(0, b""), (37, b""), (34, b""), (37, b"\xef\xbb\xbf")])
 def test_every_format_of_telemetry_is_tailed(

@@ -88,6 +88,7 @@ def content_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(store.iterdir()) if path.is_file()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("jobs", [2, 4])
 def test_a_store_is_the_same_of_any_number_of_processes(
     source: Path,
@@ -117,6 +118,7 @@ def killed_once(folder: Path, parent: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("module", "step"),
     [

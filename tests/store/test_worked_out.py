@@ -119,6 +119,7 @@ def _kept(folder: Path) -> set[str]:
 
 
 @NEEDS_FORKS
+@pytest.mark.few(2)
 @pytest.mark.parametrize("jobs", [1, 2, 64])
 def test_any_number_of_processes_keeps_the_same_answers(
     tmp_path: Path, store: Path, plain: Mapping[str, str], jobs: int

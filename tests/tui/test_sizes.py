@@ -158,7 +158,7 @@ async def test_the_prompt_opens_and_closes_without_painting_all(
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("size", [(50, 16), (56, 20), (60, 16), (80, 18)])
-@pytest.mark.parametrize("screen", ["ranks", "overlap", "grid"])
+@pytest.mark.parametrize("screen", ["ranks", "overlap", "power"])
 async def test_a_picture_has_three_lines_of_its_body_or_none(
     size: tuple[int, int], screen: str
 ) -> None:

@@ -79,3 +79,19 @@ def test_two_that_hide_each_other_are_one_and_many_take_few_replays() -> None:
     assert {title, other} == {"0 of GPU 0", "1 of GPU 1"} and together == 0.9 * LATE_NS
     many = Steps([(gpu, LATE_NS) for gpu in range(40)])
     assert _said(many) == [] and many.asked < 1 + 40 + parts._MOST_PAIRED
+
+
+def test_what_hides_behind_another_finding_is_placed_by_what_it_saves_alone() -> None:
+    """Its parts are causes of its own time, and no finding that it saves time with."""
+    none = np.empty(0)
+
+    def placed(title: str, **fields: Any) -> PlacedFinding:
+        found = Finding(title, "", View(""), Confidence.HIGH, 9.0, remedy=title, **fields)
+        return PlacedFinding(FindingRule("late"), found, none, none, 1.0, None, [])
+
+    behind = placed("slow", saving_ns=1.0, together_with="host", together_ns=100.0, further_ns=10.0)
+    host = placed("host", saving_ns=90.0)
+    behind.parts.append(placed("a slow operation", saving_ns=0.5))
+    assert sorted([behind, host], key=lambda each: each.rank) == [host, behind]
+    behind.parts.append(host)
+    assert behind.is_of_pair

@@ -17,7 +17,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.inputs import Source
 from chopper_core.model.phrases import recurrence
 from chopper_core.model.run import Run, located
-from chopper_core.model.table import LEVELS, Kind, Phase
+from chopper_core.model.table import LEVELS, NO_TIME, Kind, Phase
 from chopper_core.views.query import query
 from tests.support import Row, details, run_of
 from tests.wording import Wording
@@ -113,6 +113,26 @@ def test_one_that_is_late_once_is_late(wording: Wording) -> None:
     wording(said, "GPU 2", "its host", "step 3")
     wording(said, "60 ms", "other three GPUs")
     wording(query(run, parse("R?view=ranks")).headline[0], "GPU 2", "5 ms", "step 3")
+
+
+def test_without_launches_a_gpu_that_begins_late_is_idle() -> None:
+    """Whether its host was late, or the start of what that launched, nothing shows."""
+    run = job(EVERYONE, host=lambda gpu, iteration, step: 3 * MS * (gpu == 2))
+    table = run.table
+    unknown = table.idle_host_ns + table.idle_launch_ns + table.idle_unknown_ns
+    none = np.zeros_like(unknown)
+    table = replace(
+        table, launch_ns=np.full_like(table.launch_ns, NO_TIME), idle_host_ns=none,
+        idle_launch_ns=none, idle_unknown_ns=unknown,
+    )  # fmt: skip
+    run = replace(run, table=table)
+    (said,) = findings(run)
+    assert said.startswith("GPU 2 is idle (no launch record shows why) for 5.5 ms per step")
+    frame = query(run, parse("R?view=findings"))
+    assert "GPU 2 is idle for 5.5 ms more than its peers: the others wait" in frame.labels
+    (row,) = [n for n in range(len(frame)) if frame.row(n)["rule"] == "straggler"]
+    assert frame.row(row)["confidence"] == "medium"
+    assert "idle (no launch record shows why)" in query(run, parse("R?view=ranks")).headline[1]
 
 
 @pytest.mark.parametrize(

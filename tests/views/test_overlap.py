@@ -397,6 +397,19 @@ def test_like_instances_have_equal_shapes() -> None:
         assert query(each, parse("R?view=overlap")).row(0).get("slowdown_x") == slowed
 
 
+def test_kernels_of_one_name_outside_of_layers_may_be_of_any_size() -> None:
+    """The second of a step, beside communication, is larger, and so it is without that."""
+    rows = []
+    for step in range(8):
+        for number, took in enumerate((1000, 2000)):
+            at = 10_000 * step + 4_000 * number
+            rows.append(Row(at, took, iteration=step, operation="mm"))
+            rows.append(Row(at + 3_000, 500, iteration=step, operation="norm"))
+        rows.append(Row(at, 2_000, Kind.COMM, 9, iteration=step, operation="ag"))
+    rows.sort(key=lambda row: (row.iteration, row.operation, row.start))
+    assert query(run_of(rows), parse("R?view=overlap")).row(0).get("slowdown_x") is None
+
+
 @pytest.mark.parametrize(
     "path", ["gpu=1", "gpu=1/iteration=11", "gpu=0/iteration=11/phase=backward"]
 )

@@ -28,7 +28,7 @@ from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
 from chopper_core.analyses.step_times import step_times
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC_COLUMNS
 from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_columns
-from chopper_core.analyses.why_late import why_late
+from chopper_core.analyses.why_late import UNKNOWN_IDLE, idle_kind, why_late
 from chopper_core.columns import METRICS, heat_of, is_measured, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.column_names import HEAT
@@ -75,7 +75,7 @@ _KINDS: Final = {
     "host": "host-bound",
     "copies": "copy-bound",
 }
-"""Cause of the lag → what the GPU is; of the launch, by `_idle_kind`."""
+"""Cause of the lag → what the GPU is; of the launch, by `idle_kind`."""
 _OFTEN_LAST: Final = 50.0
 """In %: a GPU that starts fewer kernels last delays the others elsewhere."""
 _BINS: Final = 60
@@ -279,27 +279,15 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
 def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
     if late.cause is None:
         return f"no cause exceeds {100 * MIN_CAUSE_SHARE:g} % of the step"
-    kind = _idle_kind(stand) if late.cause == "launch" else _KINDS[late.cause]
+    kind = idle_kind(stand, stand.behind) if late.cause == "launch" else _KINDS[late.cause]
     each = "" if stand.iterations == (NO_LABEL,) else " per step"
     if 0 < len(late.when) < len(stand.iterations):
         each = " per such step" if len(late.when) > 1 else " there"
     # Of what it does and how much longer it takes, the first with a figure.
     text = why_late(stand, late, each, with_base=False)
+    if kind == UNKNOWN_IDLE:
+        return text.removeprefix("is ")
     return f"{kind}: {next((part for part in text.split(': ') if re.search('[0-9]', part)), text)}"
-
-
-def _idle_kind(stand: RankLeads) -> str:
-    nodes = stand.split("gpu")
-    place = nodes.codes("gpu").tolist().index(stand.gpus[stand.behind])
-    latency, after, unknown = (
-        nodes.sum(f"idle_{name}_ns")[place] for name in ("latency", "launch", "unknown")
-    )
-    kinds = {
-        "launch-bound": latency,
-        "waits in queue": after - latency,
-        "idle before activities without a launch record": unknown,
-    }
-    return max(kinds, key=lambda kind: kinds[kind])
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
