@@ -19,7 +19,7 @@ from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import Gpu, Source
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostSteps, StreamWaits, side_tables
+from chopper_core.model.side_table import side_tables
 from chopper_core.model.table import KernelTable, Rule, whole_codes
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.sources.nvtx import with_operators
@@ -142,8 +142,7 @@ def _rank(
         Gpu(place, number, agent.node_id, agent.product or agent.name, pci=agent.pci)
         for place, agent in enumerate(agents)
     )
-    kinds = (StreamWaits, HostSteps) if table.has_times else ()
-    stated = [aligned.side_tables[kind] for kind in kinds if kind in aligned.side_tables]
+    stated = aligned.side_tables.values() if table.has_times else ()
     source = Source(
         path=", ".join(map(str, of.paths)),
         size_bytes=trace.size_bytes,

@@ -64,6 +64,8 @@ _DETAIL: Final = 12
 """Lines of the detail of a row, where they don't follow from other parts."""
 _MAX_CURVES: Final = 20
 """Lines of curves, beyond which they only get higher."""
+_MIN_PICTURE: Final = 7
+"""Lines of a picture: three of its body, and title, legend and axis."""
 _MIN_TABLE: Final = 5
 """Lines of a table below a whole picture."""
 _MIN_SPARE: Final = 7
@@ -588,7 +590,11 @@ class ScreenParts(SteadyScreen[None]):
                 # The table below it has the lines that it needs to be scrolled.
                 least = min(wanted, body - (_FEW_ROWS if frame else _MIN_TABLE) - frame)
             return Room("PicturePane", least, wanted, most_lines_below(charts, width, glyphs))
-        share = round(_SHARES[self.chart] * body)
+        share, fewest = round(_SHARES[self.chart] * body), min(_MIN_PICTURE, wanted)
+        if share < fewest <= body - _MIN_TABLE:
+            share = fewest
+        elif share < fewest and not drawer_of(charts[0]).opens_with:
+            return Room("PicturePane", 0, 0)  # Of one or two lines it shows nothing.
         least = max(share, wanted) if wanted <= body - _MIN_TABLE else share
         most = max(most_lines_below(charts, width, glyphs) + frame, least)
         least = lines_filled(charts, width - 2, min(least, most) - frame, glyphs) + frame

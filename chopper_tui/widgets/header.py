@@ -17,6 +17,7 @@ from chopper_core.render.cells import (
     crumb,
     cut_title,
     elide,
+    first_cells,
     statistic_title,
     title_of,
     wrapped,
@@ -25,7 +26,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_core.views import PLACES
 from chopper_core.views.frame import Frame
-from chopper_tui.draw.pieces import Line, Pieces, cut_line, fit, lead, width_of
+from chopper_tui.draw.pieces import Line, Pieces, fit, lead, width_of
 from chopper_tui.keymap import EXPLORE
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
@@ -219,7 +220,12 @@ class KeyFigures(Pane):
             text = self.headline(width)
             if len(text) > height > 0:
                 more = f" {self.glyphs.ellipsis}"
-                last = cut_line(text[height - 1], width - len(more) - 1, self.glyphs)
+                room, last = width - len(more) - 1, []
+                for phrase, ink in text[height - 1]:
+                    # A sentence ends early; without its middle it would say something else.
+                    is_cut = cell_width(phrase) > room
+                    last.append((first_cells(phrase, room).rstrip() if is_cut else phrase, ink))
+                    room = max(room - cell_width(phrase), 0)
                 text[height - 1 :] = [[*last, (more, "text")]]
             return text
         line: list[tuple[str, str]] = [(" ", "text")]

@@ -154,3 +154,17 @@ async def test_the_prompt_opens_and_closes_without_painting_all(
         for key in ("/", "escape", ":", "escape"):
             await at.press(key)
     assert not whole
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("size", [(50, 16), (56, 20), (60, 16), (80, 18)])
+@pytest.mark.parametrize("screen", ["ranks", "overlap", "power"])
+async def test_a_picture_has_three_lines_of_its_body_or_none(
+    size: tuple[int, int], screen: str
+) -> None:
+    """Curves in one line were a rule between the headline and the table."""
+    run = measured_run(4, 3, 4)
+    async with explorer(size, run, View(run.name, name=screen)) as at:
+        pane = at.explore.picture_pane
+        assert not pane.display or pane.size.height >= 7
+        assert at.explore.table.page >= 4

@@ -333,3 +333,13 @@ async def test_the_palette_finds_the_command_that_is_typed() -> None:
         assert "Theme" in str(listed.get_option_at_index(0).prompt)
         await at.press("enter")
         assert at.app.theme != "dark" and at.frame.view == View(at.frame.view.run)
+
+
+async def test_a_headline_is_cut_at_its_end() -> None:
+    """`runs at ...6.2 % lower clock`: a sentence without its middle says something else."""
+    run = demo_run()
+    async with explorer((56, 20), run, View(run.name, name="ranks")) as at:
+        lines = at.lines()
+        cut = next(line.rstrip() for line in lines[2:7] if line.rstrip().endswith("…"))
+        whole = " ".join(" ".join(at.frame.headline).split())
+        assert cut.removesuffix("…").strip() in whole

@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
 from chopper_core.model.table import Category
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
 from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.util.errors import DataError
+from chopper_core.views.query import query
 from tests.sources.counters.counter_writers import table_of
 from tests.wording import Wording
 
@@ -402,3 +404,15 @@ def test_passes_on_different_hosts_are_passes(tmp_path: Path) -> None:
     run = open_run(str(tmp_path), jobs=1)
     assert {gpu.rank for gpu in run.gpus} == {0} and not run.skipped
     assert {"SQ_a", "SQ_b"} <= set(run.table.measured)
+
+
+def test_what_the_host_did_is_known_where_its_calls_are(tmp_path: Path) -> None:
+    """Each of three kernels begins 5 µs after its launch call does, which takes 2; before it the
+    host was in nothing that was traced."""
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [steps_of_process(800, 2, 0)]}))
+    run = open_run(str(path), jobs=1)
+    frame = query(run, parse("R?view=launch&by=host&base=total&cut=1"))
+    causes = {frame.labels[row]: frame.row(row)["idle_ns"] for row in range(len(frame.labels))}
+    assert sum(causes.values()) == int(run.table.idle_ns.sum()) > 0
+    assert causes["launch calls"] == 3 * 2_000
