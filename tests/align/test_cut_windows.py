@@ -77,7 +77,7 @@ def test_a_step_that_a_window_cuts_is_not_a_whole_one(
     for number, size in found.items():
         assert KERNELS + OPTIMIZER - FEW < size <= KERNELS + OPTIMIZER, (number, found)
     (note,) = (each for each in query(run, View(run.name)).notes if "optimizer" in each)
-    assert note.startswith("no annotation says")
+    assert note.startswith("what is of which step isn't recorded")
 
 
 @pytest.mark.parametrize("ahead_us", [None, 5])
