@@ -57,7 +57,9 @@ _NAMED: Final = late(r"^(?P<phase>prefill|decode)(?:[ _#-]?(?:step|batch))?[ _#-
 ANNOTATIONS: Final = (
     re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),
     re.compile(r"^ProfilerStep#(\d{1,9})$"),
-    re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
+    late(
+        r"^(?:(?:train(?:ing)?|global)[ _-]?)?(?:step|iter(?:ation)?)[ _#:=-]{0,2}(\d{1,9})$", re.I
+    ),
 )
 """Numbered step annotations, those nearest to the loop first: the first that occurs counts."""
 STEP_NAMES: Final = (*ANNOTATIONS, _VLLM, _VLLM_SHORT, _SGLANG, _TENSORRT)
