@@ -166,7 +166,8 @@ def label_phases(
     if linked.any():
         # RCCL kernels share one name, so their context is not informative.
         context = partial(contexts_of, host.trace.activities.name, host.order)
-        like_context(labels, context, tuple(Rule), ~linked & (host.kind != Kind.COMM))
+        unlinked = ~linked & (host.kind != Kind.COMM)
+        like_context(labels, context, tuple(Rule), unlinked, sought=linked)
         _like_neighbours(labels, ~linked, iterations, host.order)
     return labels
 
