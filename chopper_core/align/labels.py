@@ -148,16 +148,20 @@ def like_context(
     contexts: Callable[[], Int64],
     trusted: tuple[Rule, ...],
     where: Mask | None = None,
+    sought: Mask | None = None,
 ) -> None:
     """Label activities like others in the same context, where those agree.
 
-    Only labels found by the `trusted` rules count. Contexts are found if any label is missing.
+    Only labels found by the `trusted` rules count, and that none was found for those `sought`:
+    they agree with no other. Contexts are found if any label is missing.
     """
     missing = labels.missing() if where is None else labels.missing() & where
     known = ~labels.missing() & isin(labels.rules, trusted)
     if not missing.any() or not known.any():
         return
     context = contexts()
+    if sought is not None:
+        known |= labels.missing() & sought
     # The result's type: any other goes through a buffer, 30 times slower.
     codes = labels.codes[known].astype(np.int64)
     agreed = common_of(codes, context[known], int(context.max()) + 1, NO_LABEL)

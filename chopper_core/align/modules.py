@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -234,6 +234,13 @@ def _beginnings(host: Host, calls: _Calls) -> Int64:
     return np.sort(np.concatenate([calls.start_ns[calls.holds & ~around], *marks]))
 
 
+def _counted(calls: Iterable[str]) -> int:
+    """How many modules of the class of some the profiler has counted: more were called, if others
+    have the numbers that no recorded call has."""
+    numbers = (matched_group(_FRAME, f"nn.Module: {call}", "number") for call in calls)
+    return 1 + max(map(int, numbers), default=-1)
+
+
 def _places_in_forward(calls: list[str], segment: Index, in_backward: Mask) -> dict[str, int]:
     """The place of each block in a forward that calls all of them, by instance.
 
@@ -241,7 +248,7 @@ def _places_in_forward(calls: list[str], segment: Index, in_backward: Mask) -> d
     segment (0) may start within one. Empty if no recorded forward calls all blocks, or if two call
     them in different orders.
     """
-    every = len(set(calls))
+    every = _counted(calls)
     passes: list[dict[str, int]] = []
     number, certain = -1, []
     for instance, of, again in zip(calls, segment.tolist(), in_backward.tolist(), strict=True):
@@ -300,8 +307,14 @@ def _children(calls: _Calls) -> dict[str, list[str]]:
 
 
 def _outside_blocks(calls: _Calls) -> dict[str, str]:
-    """Embedding, last norm, head and loss: modules that a holder of blocks calls itself."""
+    """Embedding, last norm, head and loss: modules that a holder of blocks calls itself.
+
+    Where calls of blocks are missing, those of a block's modules look like that.
+    """
     found: dict[str, str] = {}
+    blocks = {calls.instances[at] for at in np.flatnonzero(calls.is_block).tolist()}
+    if len(blocks) < _counted(blocks):
+        return found
     starts = calls.start_ns[calls.is_block]
     own = np.flatnonzero(~calls.is_block & ~calls.holds)
     for at in own.tolist():

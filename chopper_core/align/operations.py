@@ -28,7 +28,7 @@ from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.side_work import SIDE_WORK
-from chopper_core.align.steps import batch_of
+from chopper_core.align.steps import batch_of, is_step
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, isin, places_by, ranked
@@ -40,9 +40,7 @@ VOCABULARY: Final = late(
     r"|^opt_(?:zg|gc|step|lr)$|^b_ga$"
 )
 """Chopper's own names of operations."""
-_MARKERS: Final = late(
-    r"^(?:Iteration\s?_?#?\d+|Layer[ _]?\d+|Token\d+|ProfilerStep#\d+|(?:train_)?step[ _#]\d+)$"
-)
+_MARKERS: Final = late(r"^(?:Layer[ _]?\d+|Token\d+)$")
 _INFRASTRUCTURE: Final = late(
     r"^nccl:|^FSDP::|^FullyShardedDataParallel\.|^DistributedDataParallel\.|^Torch-Compiled|^\[pl\]"
     r"|CompiledFxGraph|GraphModule|CUDAGraph|^TorchDynamo|^AOTDispatcher"
@@ -276,7 +274,8 @@ def _has_standard_name(name: str) -> bool:
 
 def _names_operation(name: str) -> bool:
     is_structure = (
-        _MARKERS.match(name)
+        is_step(name)
+        or _MARKERS.match(name)
         or _INFRASTRUCTURE.search(name)
         or SCHEDULED.search(name)
         or batch_of(name) is not None

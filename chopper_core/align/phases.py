@@ -166,7 +166,8 @@ def label_phases(
     if linked.any():
         # RCCL kernels share one name, so their context is not informative.
         context = partial(contexts_of, host.trace.activities.name, host.order)
-        like_context(labels, context, tuple(Rule), ~linked & (host.kind != Kind.COMM))
+        unlinked = ~linked & (host.kind != Kind.COMM)
+        like_context(labels, context, tuple(Rule), unlinked, sought=linked)
         _like_neighbours(labels, ~linked, iterations, host.order)
     return labels
 
@@ -234,8 +235,10 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
     is_backward = usable & (labels.codes == Phase.BACKWARD)
     shown = is_backward & isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
     if not len(host.operators):
+        # What shows backward then is a part of it: recomputation, or a range of FSDP.
         parts = np.flatnonzero(host.is_annotation & host.named(_PARTS))
         shown &= host.intervals(parts).innermost(host.links.points) < 0
+        shown &= labels.rules == Rule.ANNOTATION
     by_host, by_name = has(shown), has(is_backward)
     begin, end = first(is_backward), last(is_backward)
     optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > end)

@@ -57,7 +57,9 @@ _NAMED: Final = late(r"^(?P<phase>prefill|decode)(?:[ _#-]?(?:step|batch))?[ _#-
 ANNOTATIONS: Final = (
     re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),
     re.compile(r"^ProfilerStep#(\d{1,9})$"),
-    re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
+    late(
+        r"^(?:(?:train(?:ing)?|global)[ _-]?)?(?:step|iter(?:ation)?)[ _#:=-]{0,2}(\d{1,9})$", re.I
+    ),
 )
 """Numbered step annotations, those nearest to the loop first: the first that occurs counts."""
 STEP_NAMES: Final = (*ANNOTATIONS, _VLLM, _VLLM_SHORT, _SGLANG, _TENSORRT)
@@ -76,7 +78,9 @@ _LEADING: Final = late(r"^(?:sq)?(\d+)")
 _PEER_STEPS: Final = 3
 """Steps after the first one that tell how many activities one has."""
 _BURST_GAP: Final = 200
-"""Other kernels between two optimizer kernels that separate two steps."""
+"""Other kernels between two optimizer kernels that separate two steps, or half of the most that are
+between two of a run whose steps are smaller, but no fewer than the next."""
+_LEAST_GAP: Final = 50
 
 
 def is_step(name: str) -> bool:
@@ -244,6 +248,7 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
         return IterationLabels(labels, place, _cut_steps(host, spans) | without_loop)
     cut: set[int] = set()
     if ends := _optimizer_ends(host):
+        ends = [*_end_before(host, ends), *ends]
         found = np.searchsorted(ends, points.time_ns, "left")
         labels.fill(found, Rule.BURST, points.known())
         begins = [np.iinfo(np.int64).min, *ends[:-1]]
@@ -371,6 +376,20 @@ def _optimizer_ends(host: Host) -> list[int]:
     return ends
 
 
+def _end_before(host: Host, ends: list[int]) -> list[int]:
+    """The end of a step whose optimizer's range began before the window, if there is one: the first
+    that is launched is the optimizer's, which begins no other step."""
+    known = np.flatnonzero(host.links.points.known())
+    time_ns = host.links.points.time_ns[known]
+    order = np.argsort(time_ns, kind="stable")
+    time_ns, optimizes = time_ns[order], host.of_class(OPTIMIZER_CLASS)[known[order]]
+    begins = np.searchsorted(time_ns, ends, "right")
+    begins = begins[begins < len(time_ns)]
+    if optimizes[begins].any() or not optimizes[:1].any() or optimizes.all():
+        return []
+    return [int(time_ns[int(optimizes.argmin()) - 1])]
+
+
 def _kernel_bursts(host: Host) -> tuple[Int32, set[int]]:
     """Steps that no host range shows, which end with a burst of optimizer kernels, and those that
     don't. GPUs count from the one whose first burst is the earliest."""
@@ -383,7 +402,9 @@ def _kernel_bursts(host: Host) -> tuple[Int32, set[int]]:
         own = np.flatnonzero(activities.device == device)
         own = own[np.argsort(activities.start_ns[own], kind="stable")]
         steps = np.flatnonzero(optimizes[own])
-        last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]
+        others = np.diff(steps) - 1
+        gap = max(min(_BURST_GAP, int(others.max(initial=0)) // 2), _LEAST_GAP)
+        last = steps[np.append(others >= gap, True)]
         iteration[own] = np.searchsorted(last, np.arange(len(own)), "left")
         bursts.append((activities.start_ns[own[last]], own))
     open_: set[int] = set()
@@ -392,9 +413,20 @@ def _kernel_bursts(host: Host) -> tuple[Int32, set[int]]:
         between = (earliest[:-1] + earliest[1:]) // 2
         for ends, own in bursts:
             iteration[own] += np.searchsorted(between, ends[0])
-            if not optimizes[own[-1]]:
-                open_.add(int(iteration[own[-1]]))
+            last = int(iteration[own[-1]])
+            if not optimizes[own[-1]] or _lacks_optimizer(iteration[own], optimizes[own], last):
+                open_.add(last)
     return iteration, open_
+
+
+def _lacks_optimizer(steps: Int32, optimizes: Mask, last: int) -> bool:
+    """Whether the last step of a GPU has fewer of the optimizer's kernels than those before it; not
+    than the first one, which the window may cut, where there are others."""
+    found = counts_of(steps[optimizes], last + 1)[steps.min() :]
+    if len(found) < 2:
+        return False
+    lacks = int(found[min(1, len(found) - 2) : -1].min()) - int(found[-1])
+    return lacks >= max(_FEWEST_CUT, _SHARE_CUT * len(steps) / len(found))
 
 
 class _Neighbours(Struct, frozen=True):

@@ -69,7 +69,11 @@ def test_iteration_annotations_win_over_profiler_steps(tmp_path: Path) -> None:
     assert align(trace, tmp_path).texts("iteration") == ["71"]
 
 
-@pytest.mark.parametrize("name", ["Iteration 7", "Iteration_7", "step 7", "train_step_7", "step#7"])
+@pytest.mark.parametrize(
+    "name",
+    ["Iteration 7", "Iteration_7", "step 7", "train_step_7", "step#7", "iteration 7", "iter_7",
+     "Step 7", "global_step_7", "training step: 7", "iter7"],
+)  # fmt: skip
 def test_other_spellings_of_a_step(tmp_path: Path, name: str) -> None:
     trace = TinyTrace()
     trace.note(name, 0, 100)

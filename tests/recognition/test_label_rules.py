@@ -104,6 +104,30 @@ def hooks(trace: TinyTrace, *, around: bool) -> None:
     trace.launch(ADD, 202, thread=AUTOGRAD)
 
 
+def checkpointed(trace: TinyTrace) -> None:
+    """No operators: a frame that recomputes on autograd's thread, and backward work around it."""
+    trace.note("ProfilerStep#1", 0, 1000)
+    trace.launch(SOFTMAX, 20)
+    trace.launch(GEMM, 30)
+    trace.launch(GEMM, 100, thread=AUTOGRAD)
+    frame = "torch/utils/checkpoint.py(1115): recompute_fn"
+    trace.host("python_function", frame, 120, 160, AUTOGRAD)
+    trace.launch(GEMM, 130, thread=AUTOGRAD)
+    trace.launch(GEMM, 180, thread=AUTOGRAD)
+
+
+def unlinked(trace: TinyTrace) -> None:
+    """The same kernels in forward, and twice on a thread of unknown phase: there one of the second
+    time has no launch record."""
+    trace.note("forward", 10, 190)
+    for place in range(27):
+        at, name = 20 + 20 * place, GEMM if place % 9 == 4 else ADD
+        if place == 22:
+            trace.gpu(name, at + 10)
+        else:
+            trace.launch(name, at, thread=MAIN if place < 9 else AUTOGRAD)
+
+
 def pipeline(trace: TinyTrace) -> None:
     """A zero-bubble schedule: forward, gradient of the input, gradient of the weight."""
     trace.note("ProfilerStep#1", 0, 1000)
@@ -149,6 +173,14 @@ PHASES = {
     "a range around backward holds the work of autograd's thread": (
         partial(hooks, around=True),
         ["forward", "forward", "backward", "backward", "backward"],
+    ),
+    "recomputation says nothing of what is beside it": (
+        checkpointed,
+        ["forward", "none", "none", "backward", "none"],
+    ),
+    "a kernel without a launch isn't like others of a known phase, where some have none": (
+        unlinked,
+        [*["forward"] * 9, *["none"] * 18],
     ),
     "between two backward passes lies forward work": (
         accumulation,
@@ -479,6 +511,10 @@ LAYERS = {
         "-----",
     ),
     "no forward calls all blocks": (no_whole_forward, "-----"),
+    "a forward whose first block isn't recorded": (
+        lambda trace: blocks(trace, [1, 2, 3], 10),
+        "---",
+    ),
     "forwards of different order": (forwards_that_disagree, "----"),
 }
 
@@ -490,6 +526,17 @@ def test_layers_are_places_in_a_whole_forward(case: str, tmp_path: Path) -> None
     build(trace)
     found = align(trace, tmp_path).texts("layer")
     assert "".join("-" if each == "none" else each for each in found) == expected
+
+
+def test_where_a_block_is_missing_its_own_modules_are_no_head(tmp_path: Path) -> None:
+    trace = TinyTrace()
+    for at, number in ((10, 0), (500, 2)):
+        trace.module("Model_0", at, at + 300)
+        trace.module(f"DecoderLayer_{number}", at + 10, at + 100)
+        trace.module(f"Attention_{number}", at + 20, at + 80)
+        trace.module("Linear_9", at + 150, at + 200)
+        trace.launch(GEMM, at + 160)
+    assert align(trace, tmp_path).texts("operation") == ["Linear", "Linear"]
 
 
 def language_model(trace: TinyTrace, *, with_loss_module: bool) -> None:

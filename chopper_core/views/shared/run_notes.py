@@ -93,7 +93,7 @@ def run_notes(run: Run, view: View) -> list[str]:
     if run.memo(("repeated",), lambda: any(REPEATED_STEPS in s.findings for s in run.sources)):
         notes.append("step annotations repeat numbers: a step is all that has its number")
     if run.memo(("unannotated",), lambda: _ends_with_optimizer(run)):
-        notes.append("no annotation says what is of which step: they end with the optimizer")
+        notes.append("what is of which step isn't recorded: steps end with the optimizer")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
     for count, text in (
         (waiting, "being written, not read yet"),
