@@ -304,7 +304,8 @@ def part_slower(stand: RankLeads, late: Straggler) -> tuple[str, float]:
         most = int(extra.argmax())
         if _is_place(float(extra[most]), float(usual[most])):
             phase, *operation = labels[most].tolist()
-            where = stand.table.text_of("phase", phase)
+            is_known = phase != NO_LABEL
+            where = stand.table.text_of("phase", phase) if is_known else "the unlabelled part"
             if operation and operation[0] != NO_LABEL:
                 name = stand.table.text_of("operation", operation[0])
                 where = where if name == where else f"{name} in {where}"

@@ -30,7 +30,7 @@ from chopper_core.model.column_names import (
     integral_of,
     known_of,
 )
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import comparable_kernels
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int8, Int32, Int64, Mask
@@ -577,7 +577,7 @@ def _same_kernels(table: KernelTable, rows: Index, axis: str) -> list[Index]:
     """What the same kernel has in common with that of peers, the closest first."""
     labels = {name: table.column(name)[rows] for name in ("gpu", "iteration", "phase", "layer")}
     operation, kernel = table.operation[rows], table.kernel[rows]
-    work = ranked(work_of(table, rows))[1]
+    work = ranked(comparable_kernels(table, rows))[1]
     nth = nth_of(kernel, operation, *labels.values())
     of_gpus = axis not in ("layer", "iteration")
     without = {"gpu"} if of_gpus else {axis}

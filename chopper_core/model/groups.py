@@ -398,7 +398,13 @@ def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
 
 def knows_sizes(table: KernelTable) -> bool:
     """Whether the trace tells shapes or FLOPs, so that more than names can be compared."""
-    return any(name in table.measured for name in _SIZES)
+    known = (table.measured[name] for name in _SIZES if name in table.measured)
+    # Of most traces a look at the first ones is enough.
+    return any(
+        bool(np.isfinite(values[begin : begin + _PIECE]).any())
+        for values in known
+        for begin in range(0, len(values), _PIECE)
+    )
 
 
 def is_same_work(table: KernelTable, parts: Sequence[Index]) -> Mask:
