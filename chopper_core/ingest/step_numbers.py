@@ -53,7 +53,7 @@ def numbered_alike(run: Run, host_of: Mapping[int, str], shift_of: Mapping[int, 
         for rows in (is_inferred, run.table.iteration_rule == Rule.ANNOTATION)
     )
     apart = {} if all(host_of.values()) else _apart(run)
-    steps = _RankSteps.of(run, rank_of, apart | shift_of)
+    steps = _RankSteps.of(run, rank_of, {**apart, **shift_of})
     like = steps.of_largest(annotated if len(annotated) else inferred)
     reference = int(steps.rank[like[0]])
     is_epoch = all(source.clock.startswith(ClockDomain.EPOCH) for source in run.sources)
