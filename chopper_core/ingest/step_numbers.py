@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.collective_sets import rank_clocks
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Rule
@@ -37,8 +38,9 @@ def numbered_alike(run: Run, host_of: Mapping[int, str], shift_of: Mapping[int, 
     """The run with the numbers of steps that no annotation gives as other ranks have them at the
     time; `shift_of` has by how many ns times of ranks are to be moved.
 
-    They are those of annotated ranks, or of the one with the most steps. Where times of ranks can't
-    be compared, each counts from its first: `host_of` tells which have one clock.
+    They are those of annotated ranks, or of the one with the most steps. `host_of` tells which have
+    one clock; of others the ends of common collectives tell how far theirs are apart. Where times
+    of ranks can't be compared, each counts from the first of those.
     """
     is_inferred = run.table.iteration_rule == Rule.BURST
     if not is_inferred.any():
@@ -50,20 +52,30 @@ def numbered_alike(run: Run, host_of: Mapping[int, str], shift_of: Mapping[int, 
         distinct(rank_of[distinct(run.table.gpu[rows])])
         for rows in (is_inferred, run.table.iteration_rule == Rule.ANNOTATION)
     )
-    steps = _RankSteps.of(run, rank_of, shift_of)
+    apart = {} if all(host_of.values()) else _apart(run)
+    steps = _RankSteps.of(run, rank_of, {**apart, **shift_of})
     like = steps.of_largest(annotated if len(annotated) else inferred)
     reference = int(steps.rank[like[0]])
     is_epoch = all(source.clock.startswith(ClockDomain.EPOCH) for source in run.sources)
     by = dict.fromkeys((rank for rank in inferred.tolist() if rank not in annotated), 0)
     for rank in by:
         is_one = host_of[reference] and host_of[rank] == host_of[reference]
+        is_one = is_one or {rank, reference} <= apart.keys()
         if is_one or (is_epoch and steps.begins_near(rank, like)):
             by[rank] = steps.apart(rank, like)
+        elif len(annotated):
+            by[rank] = int(steps.number[like[0]]) - steps.first(rank)
     least = min((steps.first(rank) + number for rank, number in by.items()), default=0)
     if least < 0 and len(annotated):
         return run  # No step is before the first one.
     by = {rank: number - min(least, 0) for rank, number in by.items()}
     return _renumbered(run, by, rank_of) if any(by.values()) else run
+
+
+def _apart(run: Run) -> dict[int, int]:
+    """By how many ns the times of ranks that have collectives in common are to be moved."""
+    clocks = rank_clocks(run.table, {gpu.index: gpu.rank for gpu in run.gpus})
+    return {rank: clock.correction_ns for rank, clock in clocks.items() if clock.collectives}
 
 
 class _RankSteps(Struct, frozen=True):

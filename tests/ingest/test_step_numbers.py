@@ -20,7 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.table import NO_LABEL, Category
 from tests.align.test_cut_windows import STEP_US, STEPS, window
-from tests.align.traces import TinyTrace
+from tests.align.traces import RCCL, TinyTrace
 
 BASE_NS = 1_777_990_396_000_000_000
 FIRST_US = 1_000
@@ -96,6 +96,39 @@ def test_annotated_ranks_give_the_numbers(tmp_path: Path) -> None:
     ranks[0] += notes.events
     write(tmp_path, ranks)
     assert numbers_of(open_run(str(tmp_path), jobs=1), [0, 60]) == {70}
+
+
+def annotated(first: int) -> list[list[dict[str, Any]]]:
+    """Two ranks that reduce together. Nothing annotates the steps of the second one, whose window
+    begins in the last kernels of a step."""
+    ranks = behind_an_optimizer()
+    ranks[0] = seen(FIRST_US + STEP_US - 9, 2 * STEPS * STEP_US, 0, 5)
+    for rank, events in enumerate(ranks):
+        trace = TinyTrace()
+        for place in range(2 * (STEPS - 1)):
+            args = {"Collective name": "allreduce", "In msg nelems": 8 + place, "Group size": 2}
+            at = FIRST_US + STEP_US + 70 + place * STEP_US // 2
+            trace.gpu(RCCL, at - 20 * rank, 20 + 20 * rank, stream=9, **args)
+        for number in range(1, STEPS):
+            begin = FIRST_US + STEP_US * number - 9
+            if not rank:
+                trace.note(f"ProfilerStep#{first + number}", begin, begin + STEP_US - 1)
+        events += trace.events
+    return ranks
+
+
+def test_collectives_tell_which_steps_are_those_of_annotated_ranks(tmp_path: Path) -> None:
+    write(tmp_path, annotated(70), baseTimeNanoseconds=None)
+    run = open_run(str(tmp_path), jobs=1)
+    assert [source.iterations for source in run.sources] == [(71, 73), (70, 73)]
+
+
+def test_steps_at_unknown_times_begin_with_the_first_annotated_one(tmp_path: Path) -> None:
+    ranks = annotated(70)
+    ranks[1] = seen(FIRST_US + STEP_US, 2 * STEPS * STEP_US, 0, None)
+    write(tmp_path, ranks, baseTimeNanoseconds=None)
+    run = open_run(str(tmp_path), jobs=1)
+    assert [source.iterations for source in run.sources] == [(71, 73), (71, 73)]
 
 
 def test_ranks_whose_clocks_are_unknown_count_from_their_first(tmp_path: Path) -> None:
