@@ -86,8 +86,10 @@ def as_unknown(document: Any) -> Any:
     return {"address": document["address"], "unknown": "; ".join(document["notes"])}
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("part", range(3))
 def test_300_questions_have_one_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    part: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = sample_run()
 
@@ -100,7 +102,8 @@ def test_300_questions_have_one_answer(
     in_python, toolbox = OpenRun(run), Toolbox()
     differing: list[tuple[str, Sequence[Any]]] = []
     answered = 0
-    for address in questions():
+    asked = questions()[part::3]
+    for address in asked:
         answer = by_command(address, capsys)
         answered += isinstance(answer, dict)
         server = by_server(toolbox, address)
@@ -109,4 +112,4 @@ def test_300_questions_have_one_answer(
         if any((as_unknown(each) if has_reason else each) != server for each in others):
             differing.append((address, [server, *others]))
     assert not differing, (len(differing), differing[:3])
-    assert QUESTIONS > answered > QUESTIONS / 2
+    assert len(asked) > answered > len(asked) / 2

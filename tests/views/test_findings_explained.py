@@ -28,7 +28,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from chopper_core.views.shared.told_findings import told
-from tests.demo import demo_run
+from tests.demo import demo_run, small_run
 from tests.programs.bench import causes as bench
 from tests.programs.bench.causes import planted
 from tests.support import details
@@ -150,11 +150,14 @@ def test_every_planted_cost_is_accounted_for(cause: str) -> None:
     assert_answered(run)
 
 
-@pytest.mark.parametrize("name", ["fsdp2", pytest.param("fsdp1", marks=pytest.mark.sweep)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["small", "fsdp2", "fsdp1"])
 def test_what_if_answers_the_remedies_of_the_demo_with_the_savings_of_its_findings(
     name: str,
 ) -> None:
-    assert_answered(demo_run(name))
+    run = small_run() if name == "small" else demo_run(name)
+    assert query(run, View(run.name, name="findings")).values["remedy"].present().any()
+    assert_answered(run)
 
 
 def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:
