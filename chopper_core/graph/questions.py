@@ -592,16 +592,24 @@ def _same_kernels(table: KernelTable, rows: Index, axis: str) -> list[Index]:
 
 def _is_extra(table: KernelTable, rows: Index, axis: str, peers: Mask) -> Mask:
     """Whether most peers run fewer activities of its name in the same phase than an activity's
-    number there."""
+    number there; those of a size that most peers run, too, come first."""
     same: list[Codes] = [table.phase[rows], table.kernel[rows]]
     spot: list[Codes] = [table.gpu[rows], table.iteration[rows]]
     if axis == "layer":
         same.append(table.operation[rows])
         spot.append(table.layer[rows])
-    code = combined([*same, nth_of(*same, *spot)])[1]
-    spots = combined(spot)[1]
-    known = counts_of(code[peers], int(code.max(initial=-1)) + 1)[code]
-    return np.asarray(2 * known < len(distinct(spots[peers])))
+    most = len(distinct(combined(spot)[1][peers]))
+
+    def has_peers(alike: list[Codes], order: Index) -> Mask:
+        columns = [each[order] for each in (*alike, *spot)]
+        nth = np.empty(len(rows), np.int64)
+        nth[order] = nth_of(*columns)
+        code = combined([*alike, nth])[1]
+        known = counts_of(code[peers], int(code.max(initial=-1)) + 1)[code]
+        return np.asarray(2 * known >= most)
+
+    of_size = has_peers([*same, table.bytes[rows]], np.arange(len(rows)))
+    return ~has_peers(same, np.argsort(~of_size, kind="stable"))
 
 
 def _units(table: KernelTable, rows: Index) -> Float64:

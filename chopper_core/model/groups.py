@@ -443,13 +443,17 @@ def work_of(table: KernelTable, rows: Selection) -> Int64:
 
 
 def comparable_kernels(table: KernelTable, rows: Index) -> Int64:
-    """As `work_of`; where the trace doesn't tell an activity's size, what is equal is at its place,
-    too: the n-th of as many of its name in an operation of a layer, or of a step.
+    """As `work_of`, and of as many bytes; where the trace doesn't tell an activity's size, what is
+    equal is at its place, too: the n-th of as many of its name in an operation of a layer, or of a
+    step.
 
     A name says little alone: a product's stands for matrices of any size.
     """
-    work = work_of(table, rows)
-    has_size = np.zeros(len(rows), np.bool_)
+    work, most = work_of(table, rows), np.iinfo(np.int64).max
+    moved = table.bytes[rows]
+    has_size = moved > 0
+    of_size = (moved.astype(np.uint64) * _MIXER).view(np.int64)
+    work = np.where(has_size, (work + of_size) & (most >> _SPARE_BITS), work)
     for name in filter(table.measured.__contains__, _SIZES):
         has_size |= np.isfinite(table.measured[name][rows])
     lacks = np.flatnonzero(~has_size)
@@ -461,7 +465,6 @@ def comparable_kernels(table: KernelTable, rows: Index) -> Int64:
         code = hashes(int(size.max()) + 1)
         # Where one of them is missing, the others aren't in their places.
         of_place = code[place] + np.repeat(code[size] * _SHAPE_FACTOR, size)
-        most = np.iinfo(np.int64).max
         work[order] = (work[order] + of_place) & (most >> _SPARE_BITS)
     return work
 
