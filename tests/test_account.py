@@ -518,7 +518,7 @@ def test_recomputation_is_no_work_of_the_model() -> None:
     assert recomputed[0] == 0 and recomputed[1] > 5
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
     run = RUNS[name]()
@@ -739,7 +739,7 @@ def _as_total(run: Run, asked: str) -> dict[str, dict[str, Any]]:
     return {frame.labels[row]: frame.row(row) for row in range(len(frame))}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_info_counts_what_the_views_count(name: str) -> None:
     """Its document and its text: time, kernels, collectives and copies of each GPU, model FLOPs."""
@@ -767,7 +767,7 @@ def test_info_counts_what_the_views_count(name: str) -> None:
     assert sum(found["model_flops"].values()) == pytest.approx(flops, rel=1e-9)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_report_shows_the_figures_of_the_views(name: str) -> None:
     """Each headline, finding and cell of a table of the page is that of the view it names."""

@@ -43,6 +43,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
+    isin,
     maxima_of,
     median_of,
     minima_of,
@@ -137,6 +138,14 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     @property
     def table(self) -> KernelTable:
         return self.run.table
+
+    @cached_property
+    def uncompared(self) -> list[int]:
+        """The GPUs of the scope that run no compute kernel that others run."""
+        compared = [gpu for own in self.peers if len(own.gpus) > 1 for gpu in own.gpus]
+        there = self.run.tree_of(self.view).split(self.view.path, ("gpu",))
+        own = there.codes("gpu")[there.computing() > 0]
+        return sorted(set(own.tolist()).difference(compared))
 
     def split(self, level: str) -> Groups:
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
@@ -553,11 +562,19 @@ def _leads(run: Run, view: View) -> RankLeads:
         peers = tuple(within(run, own, node) for own in peers)
         # Those without an occurrence in a scope of coordinates are outside it.
         peers = tuple(own for own in peers if len(own))
-    if not peers or not any(map(len, peers)):
+    if not any(map(len, peers)):
         raise NothingToShow(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )
-    return _side_by_side(run, view, node, compared, peers)
+    return _side_by_side(run, view, node, compared, _there(run, view, peers))
+
+
+def _there(run: Run, view: View, peers: tuple[Occurrences, ...]) -> tuple[Occurrences, ...]:
+    """The sets of GPUs that the scope has in the steps that are compared; some are of one GPU."""
+    steps = [run.table.iteration[own.rows[:, 0]] for own in peers]
+    cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
+    there = cells.codes("gpu")[isin(cells.codes("iteration"), distinct(np.concatenate(steps)))]
+    return tuple(own for own in peers if len(own) or isin(np.array(own.gpus), there).all())
 
 
 def _side_by_side(

@@ -55,6 +55,7 @@ NAMES: Final = {
     r"main/run1 run/": "main/run1 main/run3",
     r"(?<=chopper (?:ingest|export|report) )(?:RUN|runs/a)(?!\S)": "small",
     r"(?<=chopper ingest )run/|(?<=@main )run/|\brun/(?=\?view=determinism)": "small",
+    r"(?<=chopper what-if )RUN(?! \S)": "small",
     r"runs/today\b(?!\.)": "two_ranks",
     r"runs/a\b": "demo_data/fsdp2",
     r"\brun/": "demo_data/fsdp2",

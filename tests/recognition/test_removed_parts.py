@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.views.query import query
-from tests.demo import DEMO
+from tests.demo import DEMO, demo_run
 
 Events = list[dict[str, Any]]
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -41,8 +40,8 @@ def without_shapes(events: Events) -> Events:
 
 
 REMOVALS: dict[str, Callable[[Events], Events]] = {
-    "operators": without("cpu_op"),
     "all of the host but launches": launches_and_kernels,
+    "operators": without("cpu_op"),
     "annotations": without("user_annotation", "gpu_user_annotation"),
     "shapes": without_shapes,
     "launches": without("cuda_runtime"),
@@ -57,12 +56,7 @@ def opened(folder: Path, remove: Callable[[Events], Events]) -> Run:
             document = json.load(file)
         document["traceEvents"] = remove(document["traceEvents"])
         (folder / path.stem).write_text(json.dumps(document))
-    return open_run(str(folder))
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Run]:
-    return cache(lambda: opened(tmp_path_factory.mktemp("whole") / "run", lambda events: events))
+    return open_run(str(folder), jobs=1)
 
 
 def phases(run: Run) -> dict[tuple[int, int], int]:
@@ -79,22 +73,20 @@ def findings(run: Run) -> Iterable[dict[str, Any]]:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("removed", REMOVALS)
-def test_the_rest_says_what_the_whole_says(
-    removed: str, whole: Callable[[], Run], tmp_path: Path
-) -> None:
-    run = opened(tmp_path / "run", REMOVALS[removed])
-    own, its = (query(each, View(each.name, name="overview")).row(0) for each in (run, whole()))
+def test_the_rest_says_what_the_whole_says(removed: str, tmp_path: Path) -> None:
+    run, whole = opened(tmp_path / "run", REMOVALS[removed]), demo_run()
+    own, its = (query(each, View(each.name, name="overview")).row(0) for each in (run, whole))
     # Without annotations a step ends with its last kernel.
     assert own["iteration_ns"] == pytest.approx(its["iteration_ns"], rel=1e-3)
     # Labels are the same, or none; but for the kernel that makes the first gradient, which only
     # annotations show to be backward.
-    known = phases(whole())
+    known = phases(whole)
     wrong = [at for at, phase in phases(run).items() if known[at] != phase != NO_LABEL]
     assert len(wrong) <= STEPS * len(run.gpus)
     # The first cause is, too, and what it saves, if that can be replayed.
-    first, of_whole = next(iter(findings(run))), next(iter(findings(whole())))
+    first, of_whole = next(iter(findings(run))), next(iter(findings(whole)))
     assert first["rule"] == of_whole["rule"] and str(first["detail"]).startswith("GPU 5 ")
     if first["saving_ns"] is not None:
         assert first["saving_ns"] == pytest.approx(of_whole["saving_ns"], rel=0.25)
-    rules = {each["rule"] for each in findings(whole())} | {"missing", "labels", "exposed"}
+    rules = {each["rule"] for each in findings(whole)} | {"missing", "labels", "exposed"}
     assert {each["rule"] for each in findings(run)} <= rules, removed

@@ -111,7 +111,7 @@ def change(draw: random.Random, ranks: list[list[Node]], groups: dict[int, list[
     return what
 
 
-@pytest.mark.few(100)
+@pytest.mark.few(50)
 @pytest.mark.parametrize("seed", range(200))
 def test_the_check_and_the_rules_agree(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -126,6 +126,7 @@ def test_groups_on_two_streams_come_in_one_order(tmp_path: Path) -> None:
         assert before.data_deps == []
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("seed", range(25))
 def test_any_run_of_collectives_ends(seed: int, tmp_path: Path) -> None:
     """Groups along two axes of four ranks, on streams of their own, with work between them."""

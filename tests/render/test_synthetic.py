@@ -28,7 +28,7 @@ def made(folder: Path, pattern: str, **settings: int) -> tuple[Run, list[list[No
     return open_run(str(folder / pattern), jobs=1), [nodes_of(path) for path in paths]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(8, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_pattern_keeps_the_rules_and_opens(pattern: str, ranks: int, tmp_path: Path) -> None:
     run, nodes = made(tmp_path, pattern, ranks=ranks, iterations=2, bytes=12_345)

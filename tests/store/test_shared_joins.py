@@ -118,7 +118,7 @@ def killed_once(folder: Path, parent: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("module", "step"),
     [

@@ -148,7 +148,8 @@ async def test_a_phase_shows_its_slowest_layer_first() -> None:
         assert at.label == at.frame.labels[0] == max(charged, key=lambda layer: charged[layer])
 
 
-@pytest.mark.parametrize("typed", ["p95", "median", "spread", "caused wait"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("typed", ["p95", "median", "caused wait", "spread"])
 async def test_a_column_that_was_chosen_is_on_the_screen(typed: str) -> None:
     """Also next to the lanes of the summary, and where others were scrolled to."""
     async with explorer((80, 24), measured_run(), View("measured", name="overview")) as at:

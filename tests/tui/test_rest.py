@@ -34,11 +34,11 @@ def _large_arrays(least_bytes: int) -> dict[int, np.ndarray]:
 async def test_nothing_as_long_as_the_run_stays_of_places_that_were_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = sample_run(gpus=2, iterations=3, layers=40)
+    run = sample_run(gpus=2, iterations=3, layers=20)
     least = len(run.table)
     """A mask of the run's activities; most columns take more for each."""
     monkeypatch.setattr(screen, "_KEPT_AT_REST", 0)
-    async with explorer((200, 60), run) as at:
+    async with explorer((120, 40), run) as at:
         run.table.column("shape")  # Kept with the table, as its columns are.
         gc.collect()
         before = _large_arrays(least)

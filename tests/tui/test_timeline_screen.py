@@ -59,8 +59,10 @@ async def test_the_screen_in_ascii_and_while_measuring() -> None:
 @pytest.mark.parametrize(
     ("opened", "presses"),
     [
-        ("2l+", "llllllll hhhh +++++ +dddd .... ,,, cccc CCC ----"),
-        ("jj", "]]]] [[[[[[[[ MMM ++++ +--- +dd ++aaa"),
+        ("2l+", "llllllll +dddd cccc"),
+        ("jj", "[[[[[[[[ +--- ++aaa"),
+        pytest.param("2l+", "hhhh +++++ .... ,,, CCC ----", marks=pytest.mark.sweep),
+        pytest.param("jj", "]]]] MMM ++++ +dd", marks=pytest.mark.sweep),
     ],
 )
 async def test_presses_that_wait_lead_together_where_they_lead_one_by_one(

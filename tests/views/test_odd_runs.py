@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import chopper_core
+from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import Baseline, View
@@ -19,6 +20,7 @@ from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import frame_of, preview_frame, query
 from chopper_tui.cli import main
+from tests.align.traces import GEMM, TinyTrace
 from tests.support import Row, run_of
 
 SPLITS = [("", ""), *((name, by) for name in VIEWS for by in view_spec(name).by or ("",))]
@@ -110,3 +112,21 @@ def test_the_command_line_and_python_do_too(
     for view in ("explore", "info"):
         assert main(["show", f"{path}?view={view}", "--no-cache"]) == 0
         assert "k" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first", [1, 11])
+def test_a_gpu_with_nothing_in_common_is_not_compared(first: int, tmp_path: Path) -> None:
+    for rank in range(3):
+        trace = TinyTrace(members={"distributedInfo": {"rank": rank, "world_size": 3}})
+        is_last = rank == 2
+        for step in range(3):
+            begin, number = 1000 * step, step + (first if is_last else 1)
+            trace.note(f"ProfilerStep#{number}", begin, begin + 990)
+            for at in range(begin + 10, begin + 810, 100):
+                trace.op("aten::topk" if is_last else "aten::mm", at, at + 20)
+                trace.launch("sort_kernel" if is_last else GEMM, at + 5, duration=50)
+        trace.write(tmp_path / f"rank{rank}.json")
+    run = open_run(str(tmp_path))
+    frame = query(run, View(run.name, name="ranks"))
+    assert frame.headline[0].startswith("no straggler among the GPUs that are compared")
+    assert any(note.startswith("no lag is known of GPU 2") for note in frame.notes)

@@ -32,7 +32,7 @@ from chopper_core.analyses.why_late import UNKNOWN_IDLE, idle_kind, why_late
 from chopper_core.columns import METRICS, heat_of, is_measured, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.column_names import HEAT
-from chopper_core.model.phrases import facts, listed, recurrence
+from chopper_core.model.phrases import by_number, facts, listed, recurrence
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
@@ -241,9 +241,11 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
     gpu = f"GPU {stand.gpus[behind]}"
     lag_ns = float(np.nan_to_num(stand.lag_ns)[behind])
     if not stand.stragglers:
+        alone = stand.uncompared
+        none = f"no straggler{' among the GPUs that are compared' if alone else ''}"
         if lag_ns <= 0:
-            return ("no straggler: no GPU starts its kernels after the others on average",)
-        return (f"no straggler: {gpu} lags most, {time_text(lag_ns)} per kernel on average",)
+            return (f"{none}: no GPU starts its kernels after the others on average",)
+        return (f"{none}: {gpu} lags most, {time_text(lag_ns)} per kernel on average",)
     late, *more = stand.stragglers
     share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
     when, last = recurrence(late.when, stand.iterations), ""
@@ -309,6 +311,10 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
             else ""
         )
         sentences.append(f"GPUs are compared with peers that run the same operations: {sets}{more}")
+    if alone := stand.uncompared:
+        sentences.append(
+            f"no lag is known of {by_number('GPU', alone)}: no other GPU runs the same kernels"
+        )
     if more := stand.unexplained():
         sentences.append(more)
     if unmatched:
