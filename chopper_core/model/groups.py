@@ -443,29 +443,26 @@ def work_of(table: KernelTable, rows: Selection) -> Int64:
 
 
 def comparable_kernels(table: KernelTable, rows: Index) -> Int64:
-    """As `work_of`, and of as many bytes; where the trace doesn't tell an activity's size, what is
-    equal is at its place, too: the n-th of as many of its name in an operation of a layer, or of a
-    step.
+    """As `work_of`, and of as many bytes. Where the trace tells no sizes, what is equal is at its
+    place, too: the n-th of as many of its name in an operation of a layer, or of a step.
 
     A name says little alone: a product's stands for matrices of any size.
     """
     work, most = work_of(table, rows), np.iinfo(np.int64).max
     moved = table.bytes[rows]
-    has_size = moved > 0
-    of_size = (moved.astype(np.uint64) * _MIXER).view(np.int64)
-    work = np.where(has_size, (work + of_size) & (most >> _SPARE_BITS), work)
-    for name in filter(table.measured.__contains__, _SIZES):
-        has_size |= np.isfinite(table.measured[name][rows])
-    lacks = np.flatnonzero(~has_size)
-    if len(lacks):
-        order = lacks[stable_order(rows[lacks])]
-        first = run_starts(*(table.column(level)[rows[order]] for level in LEVELS))
-        size = run_sizes(first, len(order))
-        place = np.arange(len(order)) - np.repeat(first, size)
-        code = hashes(int(size.max()) + 1)
-        # Where one of them is missing, the others aren't in their places.
-        of_place = code[place] + np.repeat(code[size] * _SHAPE_FACTOR, size)
-        work[order] = (work[order] + of_place) & (most >> _SPARE_BITS)
+    of_bytes = (moved.astype(np.uint64) * _MIXER).view(np.int64)
+    work = np.where(moved > 0, (work + of_bytes) & (most >> _SPARE_BITS), work)
+    if knows_sizes(table):
+        return work
+    lacks = np.flatnonzero(moved <= 0)
+    order = lacks[stable_order(rows[lacks])]
+    first = run_starts(*(table.column(level)[rows[order]] for level in LEVELS))
+    size = run_sizes(first, len(order))
+    place = np.arange(len(order)) - np.repeat(first, size)
+    code = hashes(int(size.max(initial=0)) + 1)
+    # Where one of them is missing, the others aren't in their places.
+    of_place = code[place] + np.repeat(code[size] * _SHAPE_FACTOR, size)
+    work[order] = (work[order] + of_place) & (most >> _SPARE_BITS)
     return work
 
 

@@ -359,7 +359,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
         ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "strong")
         lines: list[Line] = []
         for left, right in zip_longest(figures, text):
-            signed = [(" " * taken, "text")] if lines else sign
+            signed = sign if sign and not lines else [(" " * taken, "text")]
             gap = (" " * _GAP, "text")
             lines.append([(left or " " * cells, ink), *signed, gap, *(right or [])])
         rule = [(f"{glyphs.spelled('──')} {card.heading}", "dim")]
