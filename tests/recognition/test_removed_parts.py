@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +16,12 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.demo import DEMO, demo_run
+from tests.removals import REMOVALS, Remove
 
-Events = list[dict[str, Any]]
-ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 STEPS = 2
-SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 
 
-def without(*categories: str) -> Callable[[Events], Events]:
-    return lambda events: [each for each in events if each.get("cat") not in categories]
-
-
-def launches_and_kernels(events: Events) -> Events:
-    kept = (*ON_GPU, "cuda_runtime", "ac2g", None)
-    return [each for each in events if each.get("cat") in kept]
-
-
-def without_shapes(events: Events) -> Events:
-    for each in events:
-        for name in SHAPES:
-            each.get("args", {}).pop(name, None)
-    return events
-
-
-REMOVALS: dict[str, Callable[[Events], Events]] = {
-    "all of the host but launches": launches_and_kernels,
-    "operators": without("cpu_op"),
-    "annotations": without("user_annotation", "gpu_user_annotation"),
-    "shapes": without_shapes,
-    "launches": without("cuda_runtime"),
-    "flows": without("ac2g", "fwdbwd"),
-}
-
-
-def opened(folder: Path, remove: Callable[[Events], Events]) -> Run:
+def opened(folder: Path, remove: Remove) -> Run:
     folder.mkdir()
     for path in sorted((DEMO / "fsdp2").glob("rank*.json.gz")):
         with gzip.open(path, "rt") as file:

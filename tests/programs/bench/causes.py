@@ -23,6 +23,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.programs.bench.processes import ROOT
+from tests.removals import REMOVALS, remove_from
 
 if str(ROOT / "demo_data") not in sys.path:
     sys.path.insert(0, str(ROOT / "demo_data"))
@@ -291,19 +292,27 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
     )
 
 
-def opened(simulated: planted.Simulated) -> Run:
-    """A simulated run, written, read and aligned."""
+def opened(simulated: planted.Simulated, removed: str = "") -> Run:
+    """A simulated run, written, read and aligned; without a part (`REMOVALS`), if one is named."""
     with tempfile.TemporaryDirectory() as folder:
         simulated.write(Path(folder))
+        if removed:
+            remove_from(Path(folder), removed)
         return open_run(folder, jobs=1)
 
 
 def measure(
-    cause: str, seed: int, size: float, style: str = "", *, is_rough: bool = False
+    cause: str,
+    seed: int,
+    size: float,
+    style: str = "",
+    *,
+    is_rough: bool = False,
+    removed: str = "",
 ) -> Outcome:
     """Plant a cause, open the run, and judge its findings."""
     truth = planted.plant(cause, seed, size, style, is_rough=is_rough)
-    run = opened(truth.run)
+    run = opened(truth.run, removed)
     found = findings_of(run)
     return Outcome(
         cause, truth.style, seed, size, truth.share, truth.cost_ns, truth.cause.gpus,
@@ -353,9 +362,9 @@ class Clean(Struct, frozen=True):
         return tuple(f for f in self.found if not (waits and f.rule == "exposed"))
 
 
-def clean(style: str, seed: int, *, is_rough: bool = False) -> Clean:
+def clean(style: str, seed: int, *, is_rough: bool = False, removed: str = "") -> Clean:
     """Open a run without a cause."""
-    run = opened(planted.clean(style, seed, is_rough=is_rough))
+    run = opened(planted.clean(style, seed, is_rough=is_rough), removed)
     return Clean(style, seed, findings_of(run))
 
 
@@ -366,13 +375,14 @@ def outcomes(
     style: str = "",
     *,
     is_rough: bool = False,
+    removed: str = "",
 ) -> Iterator[Outcome]:
     """All runs with a cause; those of one seed come together, since they share a clean run."""
     names = list(causes)
     for seed in seeds:
         for cause in names:
             for size in sizes:
-                yield measure(cause, seed, size, style, is_rough=is_rough)
+                yield measure(cause, seed, size, style, is_rough=is_rough, removed=removed)
 
 
 def report(found: Sequence[Outcome], without: Sequence[Clean]) -> list[str]:
@@ -472,6 +482,7 @@ def main() -> None:
     parser.add_argument(
         "--rough", action="store_true", help="with clocks late by up to 40 µs, and lost records"
     )
+    parser.add_argument("--without", choices=REMOVALS, default="", help="traces that lack a part")
     parser.add_argument("--runs", type=int, default=3, help="clean ones of each style, at most")
     parser.add_argument("--clean", choices=("only", "no", "too"), default="too")
     parser.add_argument("-v", "--verbose", action="store_true")
@@ -488,7 +499,8 @@ def main() -> None:
     ]
     found: list[Outcome] = []
     chosen = names if options.clean != "only" else ()
-    for each in outcomes(chosen, seeds, sizes, options.style, is_rough=options.rough):
+    is_rough, removed = options.rough, options.without
+    for each in outcomes(chosen, seeds, sizes, options.style, is_rough=is_rough, removed=removed):
         found.append(each)
         if options.verbose:
             print("\n".join(_explained(each)), flush=True)
@@ -496,7 +508,7 @@ def main() -> None:
     if options.clean != "no" and not options.cause:
         for style in planted.STYLES:
             for seed in seeds[: options.runs]:
-                without.append(clean(style, seed, is_rough=options.rough))
+                without.append(clean(style, seed, is_rough=is_rough, removed=removed))
                 for one in without[-1].false if options.verbose else ():
                     print(f"FALSE {style} seed {seed} [{one.rule}, {one.saving_ns}] {one.detail}")
     lines = report(found, without)
